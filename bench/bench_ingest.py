@@ -4,7 +4,8 @@ A request holds what one node has to say at once: one sample of each of its jobs
 default every 10 s, or six (``send_interval = 60``). Counted are the values of the series, not the
 totals, executables and coverages that our batches carry besides, over the CPU seconds that the
 server's process took for them, until all runs have ended and are packed for good. So the disk and
-other work on the machine do not count; how long it took is shown too. An answer of ours means that
+other work on the machine do not count; how long it took is shown too. Neither does the work of a
+server's start: each is left alone until it rests. An answer of ours means that
 the values are on the disk, one of the others that they are in memory and on their way there.
 
 The goal of six times Prometheus comes from a measurement in which requests had 10,000 values and
@@ -88,13 +89,22 @@ class Ingest:
             print(reason)
 
 
-def add_row(figures: Figures, what: str, ours: float, theirs: float, victoria: float) -> None:
+def add_rows(figures: Figures, what: str, ours: float, theirs: float, victoria: float) -> None:
+    """One row beside each peer: the two goals are missed or reached on their own."""
+    rate = f"({ours:,.0f} values a second)"
     figures.row(
         what,
-        f"Prometheus 1.0 ({theirs:,.0f} values a second), VictoriaMetrics {victoria / theirs:.1f}",
-        f"{ours / theirs:.2f} ({ours:,.0f} values a second)",
+        f"Prometheus 1.0 ({theirs:,.0f} values a second)",
+        f"{ours / theirs:.2f} {rate}",
         f"{GOAL:,} a second, {RATIO:.0f} x",
         reached=ours >= GOAL and ours / theirs >= RATIO,
+    )
+    figures.row(
+        f"{what}, beside VictoriaMetrics",
+        f"VictoriaMetrics 1.0 ({victoria:,.0f} values a second)",
+        f"{ours / victoria:.2f} {rate}",
+        "more than 1.0",
+        reached=ours > victoria,
     )
 
 
@@ -111,7 +121,7 @@ def compare(folder: Path, figures: Figures, rows: int) -> None:
     if rows > 1:
         ingest.into_postgresql()
     samples = f"{rows} sample{'s' if rows > 1 else ''}"
-    add_row(
+    add_rows(
         figures,
         f"ingest on one core, {samples} of 20 jobs x 40 values a request",
         ours,
@@ -130,7 +140,7 @@ def compare_as_the_goal_was_found(folder: Path, figures: Figures) -> None:
     victoria = ingest.into(
         "VictoriaMetrics", stores.victoria_metrics(folder / "victoria"), remote=True, encoding=True
     )
-    add_row(
+    add_rows(
         figures,
         f"ingest on one core by requests of {NODES * 800:,} values, encoding included",
         ours,

@@ -22,6 +22,10 @@ CORES = sorted(os.sched_getaffinity(0))
 SERVER, SENDERS = {CORES[0]}, set(CORES[1:]) or {CORES[0]}
 
 
+#: A server has started when it takes less than so many seconds of CPU in so many seconds.
+_IDLE, _SETTLED = 0.02, 1.0
+
+
 class Measured(NamedTuple):
     wall: float
     #: Of the server's process.
@@ -60,6 +64,7 @@ class StoreServer:
         threads = [
             threading.Thread(target=self._send, args=(some, failures)) for some in share if some
         ]
+        self._settle()
         before, start = self.cpu(), time.monotonic()
         for thread in threads:
             thread.start()
@@ -69,6 +74,14 @@ class StoreServer:
         if failures:
             raise failures[0]
         return measured
+
+    def _settle(self) -> None:
+        """Wait until the server has ended the work of its start, such as reading rules."""
+        known, still = self.cpu(), time.monotonic()
+        while time.monotonic() - still < _SETTLED:
+            time.sleep(0.1)
+            if self.cpu() - known > _IDLE:
+                known, still = self.cpu(), time.monotonic()
 
     def _send(self, lanes: Sequence[Sequence[bytes]], failures: list[BaseException]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)

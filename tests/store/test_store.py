@@ -162,6 +162,27 @@ def test_sums_over_nodes_and_sightings(store: Store) -> None:
     assert [node.node for node in store.nodes(run.id)] == ["n1", "n1", "n2"]
 
 
+def test_sums_that_move_seldom_are_stored_too(store: Store) -> None:
+    """Nearly all parts change the same few sums; others must not be forgotten."""
+    for second in (10, 20):
+        store.write(batch(part(series=series([second]), totals=totals(second, second))))
+    run = find(store)
+    assert (run.first_seen, run.last_seen, run.cpu_time) == (
+        *(START + 10 * SECOND, START + 20 * SECOND),
+        20,
+    )
+    # A late batch, another node, and the end on one of them.
+    store.write(batch(part(series=series([5]))))
+    store.write(batch(part(sighting(node="n2"), totals=totals(7, 100)), node="n2"))
+    store.write(batch(part(totals=totals(30, 30), final=True)))
+    run = find(store)
+    assert (run.first_seen, run.last_seen, run.cpu_time) == (
+        *(START + 5 * SECOND, START + 20 * SECOND),
+        130,
+    )
+    assert run.open_nodes == 1
+
+
 def test_chunks_are_joined_and_compacted(store: Store) -> None:
     for second in range(150):
         assert store.write(batch(part(series=series([second]), final=second == 149)))

@@ -301,6 +301,31 @@ def test_a_deeply_nested_header_is_refused() -> None:
         decode(sealed(struct.pack("<I", len(packed)) + packed))
 
 
+def test_parts_share_a_coverage_and_a_long_one_is_not_kept() -> None:
+    known = wire._cached_coverage.cache_info().currsize
+    batch = small_batch()
+    coverage = {"cpu": Coverage(quality="estimate", time_share=0.25, reason="found here alone")}
+    long = {"cpu": Coverage(quality="failed", reason="x" * wire._MAX_CACHED_COVERAGE)}
+    sighting = batch.parts[0].sighting
+    batch.parts = [
+        JobPart(sighting=sighting, epoch="e", coverage=own) for own in (coverage, coverage, long)
+    ]
+    first, second, third = (part.coverage for part in decode(encode(batch)).parts)
+    assert first == coverage
+    assert first is second
+    assert third == long
+    assert wire._cached_coverage.cache_info().currsize == known + 1
+
+
+@pytest.mark.parametrize(
+    "coverage", [7, ["cpu"], {"cpu": 7}, {"cpu": {"quality": "good"}}, {1: {}}]
+)
+def test_a_coverage_that_is_none_is_refused(coverage: object) -> None:
+    data = with_header(header(parts=[{**part_with(0, []), "coverage": coverage}]))
+    with pytest.raises(WireError, match="header cannot be read"):
+        decode(data)
+
+
 def test_a_bomb_is_refused_before_it_unpacks() -> None:
     bomb = sealed(b"\0" * (wire.MAX_UNPACKED + 1))
     assert len(bomb) < 100_000

@@ -157,14 +157,13 @@ def _decode(data: bytes, cluster: str | None) -> Batch:
                 f"the record of job {info.job_id} has the source {info.source[:255]!r}; a node "
                 f"reports as {', '.join(sorted(NODE_SOURCES))}"
             )
-    counts = {
-        "parts": len(batch.parts),
-        "jobs": len(batch.jobs),
-        "metrics": sum(len(part.series.columns) for part in batch.parts if part.series),
-        "executables": sum(len(part.executables) for part in batch.parts),
-        "steps": sum(len(part.steps) for part in batch.parts),
-        "gpus": sum(len(part.gpus) for part in batch.parts),
-    }
+    counts = dict.fromkeys(MAX_ITEMS, 0) | {"parts": len(batch.parts), "jobs": len(batch.jobs)}
+    for part in batch.parts:
+        if part.series:
+            counts["metrics"] += len(part.series.columns)
+        counts["executables"] += len(part.executables)
+        counts["steps"] += len(part.steps)
+        counts["gpus"] += len(part.gpus)
     for kind, count in counts.items():
         if count > MAX_ITEMS[kind]:
             from jobsight.store.write.validation import BatchError

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 import zstandard
 
-from jobsight.model import Batch, Column, JobPart, Series
+from jobsight.model import Batch, Column, Coverage, JobPart, Series
 
 MAGIC = b"JSB2"
 CONTENT_TYPE = "application/vnd.jobsight.batch"
@@ -33,6 +33,7 @@ MAX_COLUMNS = 4096
 
 #: Larger layouts are not cached, so that hostile ones cannot fill the memory.
 _MAX_CACHED_LAYOUT = 16 * 1024
+_MAX_CACHED_COVERAGE = 1024
 
 _LENGTH = struct.Struct("<I")
 
@@ -72,6 +73,8 @@ def decode(data: bytes) -> Batch:
         raise WireError(f"the header cannot be read: {error}") from None
     columns = _ColumnReader(body[_LENGTH.size + length :])
     for part in batch.parts:
+        if isinstance(part.coverage, msgspec.Raw):
+            cast(JobPart, part).coverage = _find_coverage(bytes(part.coverage))
         if part.series is not None:
             cast(JobPart, part).series = columns.read(part.series)
     columns.check_end()
@@ -126,6 +129,8 @@ class _Part(JobPart, kw_only=True):
     """A part as in the header; :func:`decode` replaces the shape by the series."""
 
     series: _Shape | None = None  # type: ignore[assignment]
+    #: Decoded by :func:`_find_coverage`; the default is that of JobPart.
+    coverage: msgspec.Raw = msgspec.field(default_factory=dict)  # type: ignore[assignment]
 
 
 class _SeriesInHeader(_Shape):
@@ -170,6 +175,7 @@ def _encode_series(series: Any) -> _Shape:
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_series)
 _DECODER = msgspec.msgpack.Decoder(_Header)
+_DECODE_COVERAGE = msgspec.msgpack.Decoder(dict[str, Coverage]).decode
 _DECODE_KINDS = msgspec.msgpack.Decoder(list[tuple[str, Kind]]).decode
 
 
@@ -249,3 +255,20 @@ def _decode_layout(packed: bytes) -> Layout:
 
 
 _cached_layout = lru_cache(maxsize=256)(_decode_layout)
+
+
+def _find_coverage(packed: bytes) -> dict[str, Coverage]:
+    """The coverage of a part. Most parts have the same one, and share it; it is never changed."""
+    if len(packed) <= _MAX_CACHED_COVERAGE:
+        return _cached_coverage(packed)
+    return _decode_coverage(packed)
+
+
+def _decode_coverage(packed: bytes) -> dict[str, Coverage]:
+    try:
+        return _DECODE_COVERAGE(packed)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise WireError(f"the header cannot be read: {error}") from None
+
+
+_cached_coverage = lru_cache(maxsize=256)(_decode_coverage)

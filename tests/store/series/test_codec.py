@@ -253,6 +253,38 @@ def test_many_chunks_are_read_as_one_by_one(
     ]
 
 
+@given(curves(), st.integers(1, 6), st.integers(1, 3000))
+def test_chunks_of_one_shape_become_one_up_to_a_size(
+    given: tuple[packing.Integers, dict[str, Values]], count: int, limit: int
+) -> None:
+    """As an agent sends them: the same columns and as many rows each time, other values."""
+    times, columns = given
+    pieces = []
+    for number in range(count):
+        moved = {name: np.roll(values, number) for name, values in columns.items()}
+        pieces.append((np.roll(times, number), moved))
+    with mock.patch.object(codec, "_MAX_TOGETHER", limit):
+        together = list(codec.decode_many(codec.encode_plain(*piece) for piece in pieces))
+    assert [row for piece in together for row in _rows(*piece)] == [
+        row for piece in pieces for row in _rows(*piece)
+    ]
+    assert same(
+        np.concatenate([part for part, _ in together]), np.concatenate([p for p, _ in pieces])
+    )
+
+
+@given(st.integers(1, 700), st.floats(0, 64), st.integers(0, 2**32))
+def test_a_counter_with_any_rate_comes_back(rows: int, rate: float, seed: int) -> None:
+    """Its rate is found from some of its rows only."""
+    numbers = np.random.default_rng(seed)
+    steps = numbers.integers(0, 30 * 10**9, rows)
+    times = 1_790_000_000 * 10**9 + np.cumsum(steps)
+    values = np.cumsum((steps * rate).astype(np.int64) + numbers.integers(0, 1000, rows))
+    found_times, found = codec.decode(codec.encode(times, {"cpu.time": values}))
+    assert same(found_times, times)
+    assert same(found["cpu.time"], values)
+
+
 def _rows(times: packing.Integers, columns: dict[str, Values]) -> list[tuple[object, ...]]:
     """Each row by its columns' names and bits."""
     bits = {name: values.view(np.uint64).tolist() for name, values in columns.items()}

@@ -63,10 +63,13 @@ FINAL_LEVEL = 6
 MAX_UNPACKED = 1 << 30
 MAX_ROWS: Final = 1 << 27
 VERSION = 1
+_VERSION: Final = bytes((VERSION,))
 #: A part with this many rows is packed at once.
 MIN_ROWS_TO_PACK = 1000
 #: Values of neighbouring chunks that are decoded as one.
 MAX_JOINED_VALUES = 1 << 20
+#: Bytes of chunks as they arrived that are decoded as one.
+_MAX_TOGETHER = MAX_JOINED_VALUES
 #: Values that are decoded together; longer chunks are decoded by column, in less memory.
 MAX_DELTA_VALUES = 1 << 17
 #: The kind of a column by that of its numpy type.
@@ -161,8 +164,8 @@ def encode_series(series: Series) -> bytes:
         # The columns have the same layout in memory and in a chunk.
         if isinstance(series.columns, Table):
             table = series.columns
-            header = header_of(len(series), table.layout)
-            return _join(header, [table.block], ARRIVING_LEVEL)
+            start = start_of(len(series), table.layout)
+            return _VERSION + compress(b"".join((start, table.block)), ARRIVING_LEVEL)
         kinds = tuple((name, _kind(column)) for name, column in series.columns.items())
         blocks = [series.times, *series.columns.values()]
         return _join(plain_header(len(series), kinds), blocks, ARRIVING_LEVEL)
@@ -197,7 +200,7 @@ def _kind(column: Column) -> Kind:
 
 
 def _join(header: bytes, blocks: Iterable[bytes | Column], level: int) -> bytes:
-    return bytes((VERSION,)) + compress(b"".join([join_header(header), *blocks]), level)
+    return _VERSION + compress(b"".join([join_header(header), *blocks]), level)
 
 
 def _planes(packed: Sequence[Packed], rows: int) -> Iterator[tuple[int, bytes]]:
@@ -207,10 +210,15 @@ def _planes(packed: Sequence[Packed], rows: int) -> Iterator[tuple[int, bytes]]:
         planes = np.ascontiguousarray(
             words.view(np.uint8).reshape(len(group), rows, 8).transpose(0, 2, 1)
         )
-        used: npt.NDArray[np.bool_] = np.any(planes, axis=2)
+        bits: Words = np.bitwise_or.reduce(words, axis=1).astype("<u8", copy=False)
+        used = bits[:, None].view(np.uint8) != 0
         masks = np.packbits(used, axis=1, bitorder="little")[:, 0].tolist()
-        for mask, own, wanted in zip(masks, planes, used, strict=True):
-            yield mask, own[wanted].tobytes()
+        stored = planes[used].tobytes()
+        position = 0
+        for mask in masks:
+            end = position + mask.bit_count() * rows
+            yield mask, stored[position:end]
+            position = end
 
 
 # Decoding
@@ -220,11 +228,19 @@ def decode(
     data: bytes, wanted: Collection[str] | None = None
 ) -> tuple[Integers, dict[str, Values]]:
     """Decode the times and the wanted columns; all columns if ``wanted`` is None."""
-    body, header, position, plain = _open(data)
-    rows = header.rows
+    body = _unpack_body(data)
+    header, position, plain = read_header(body)
     words = _all_words(body, header, position, plain)
     if words is not None:
         return _columns_of(header, words, wanted)
+    return _decode_opened(body, header, position, wanted)
+
+
+def _decode_opened(
+    body: bytes, header: Header, position: int, wanted: Collection[str] | None
+) -> tuple[Integers, dict[str, Values]]:
+    """Decode columns one by one."""
+    rows = header.rows
     times: Integers = np.zeros(0, np.int64)
     elapsed: Floats = np.zeros(0)
     columns: dict[str, Values] = {}
@@ -249,21 +265,58 @@ def decode_many(
     waiting: list[Integers] = []
     first: Header | None = None
     values = 0
-    for data in pieces:
-        body, header, position, plain = _open(data)
+    for body, header, position, plain in _opened_together(pieces):
         words = _all_words(body, header, position, plain)
         together = words is not None and first is not None and _same_columns(first, header)
         if first is not None and not (together and values < MAX_JOINED_VALUES):
             yield _columns_of(first, _joined(waiting), wanted)
             waiting, first, values = [], None, 0
         if words is None:
-            yield decode(data, wanted)
+            yield _decode_opened(body, header, position, wanted)
             continue
         first = first or header
         values += words.size
         waiting.append(words)
     if first is not None:
         yield _columns_of(first, _joined(waiting), wanted)
+
+
+def _opened_together(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, Header, int, bool]]:
+    """Open chunks in their order; neighbours as they arrived, with one header, become one chunk.
+
+    Most chunks that are joined are such: an agent sends few samples at a time, and always as many.
+    """
+    start = b""
+    size = 0
+    equal: list[bytes] = []
+    for data in pieces:
+        body = _unpack_body(data)
+        follows = len(body) == size and body.startswith(start)
+        if equal and follows and len(equal) * size < _MAX_TOGETHER:
+            equal.append(body)
+            continue
+        if equal:
+            yield _concatenated(equal, len(start))
+            equal = []
+        header, position, plain = read_header(body)
+        if plain and header.rows:
+            start, size, equal = body[:position], len(body), [body]
+        else:
+            yield body, header, position, plain
+    if equal:
+        yield _concatenated(equal, len(start))
+
+
+def _concatenated(bodies: Sequence[bytes], position: int) -> tuple[bytes, Header, int, bool]:
+    """One plain chunk of several with the same header."""
+    header, _, plain = read_header(bodies[0])
+    if len(bodies) == 1:
+        return bodies[0], header, position, plain
+    size = len(bodies), len(header.columns), header.rows
+    values = b"".join([memoryview(body)[position:] for body in bodies])
+    columns = np.frombuffer(values, "<i8").reshape(size).transpose(1, 0, 2).tobytes()
+    rows = len(bodies) * header.rows
+    return columns, Header(rows, header.columns), 0, plain
 
 
 def _same_columns(header: Header, other: Header) -> bool:
@@ -278,12 +331,11 @@ def _joined(tables: list[Integers]) -> Integers:
     return tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
 
 
-def _open(data: bytes) -> tuple[bytes, Header, int, bool]:
+def _unpack_body(data: bytes) -> bytes:
     if not data or data[0] != VERSION:
         version = data[0] if data else "nothing"
         raise ChunkError(f"a chunk has format version {version}, expected {VERSION}")
-    body = decompress(data[1:])
-    return body, *read_header(body)
+    return decompress(memoryview(data)[1:])
 
 
 def _all_words(body: bytes, header: Header, position: int, plain: bool) -> Integers | None:
@@ -352,9 +404,9 @@ def _elapsed(times: Integers) -> Floats:
 
 # An agent sends the same metrics in every batch.
 @lru_cache(maxsize=1024)
-def header_of(rows: int, layout: Layout) -> bytes:
-    """The header of columns as received."""
-    return plain_header(rows, layout.kinds)
+def start_of(rows: int, layout: Layout) -> bytes:
+    """The bytes before columns as received: their header and its length."""
+    return join_header(plain_header(rows, layout.kinds))
 
 
 @lru_cache(maxsize=64)
@@ -472,15 +524,17 @@ def decode_delta(body: bytes, header: Header, position: int) -> Integers:
 def compress(body: bytes, level: int = JOINED_LEVEL) -> bytes:
     """Compress bytes into a frame."""
     # A context costs more than a small chunk, and threads must not share one.
-    known: dict[int, zstandard.ZstdCompressor] = _contexts.__dict__.setdefault("compressors", {})
-    if level not in known:
-        known[level] = zstandard.ZstdCompressor(
+    try:
+        context: zstandard.ZstdCompressor = _contexts.compressors[level]
+    except (AttributeError, KeyError):
+        context = zstandard.ZstdCompressor(
             level=level, write_checksum=True, write_content_size=True
         )
-    return known[level].compress(body)
+        _contexts.__dict__.setdefault("compressors", {})[level] = context
+    return context.compress(body)
 
 
-def decompress(data: bytes) -> bytes:
+def decompress(data: bytes | memoryview) -> bytes:
     """Decompress a frame, or raise :class:`ChunkError`."""
     if not hasattr(_contexts, "decompressor"):
         _contexts.decompressor = zstandard.ZstdDecompressor()

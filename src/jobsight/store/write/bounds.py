@@ -249,39 +249,30 @@ def _limited_items(value: Any) -> tuple[Any, str | None]:
     return value, reason
 
 
-def has_usual_figures(part: JobPart) -> bool:
+def has_usual_figures(part: JobPart, usual: dict[str, Coverage] | None = None) -> bool:
     """Whether all figures of a part are within their bounds: nothing has to be refused or left out.
 
     One pass by functions of C, because every part of every batch comes here. GPUs are few, and are
-    left to :func:`limit_part`.
+    left to :func:`limit_part`. ``usual`` is a coverage that is known to be within its bounds:
+    parts share one.
     """
     if part.gpus:
         return False
-    totals = part.totals
-    if totals is not None:
-        figures = (0, *filter(None, astuple(totals)[_TOTALS_START:]))
-        if min(figures) < 0 or max(figures) > _MOST:
+    figures: list[Any] = [0]
+    if part.totals is not None:
+        figures += filter(None, astuple(part.totals)[_TOTALS_START:])
+    for use in part.executables:
+        if max(_counts_of_use(use)) > MAX_COUNT:
             return False
-    for own in part.coverage.values():
-        if not (
-            (own.time_share is None or 0 <= own.time_share <= 1)
-            and (own.cpu_share is None or 0 <= own.cpu_share <= 1)
-            and 0 <= own.events_lost <= _MOST
-            and len(own.reason) <= MAX_REASON
-        ):
-            return False
-    if part.executables:
         # The path comes first, the others are numbers.
-        rows = [astuple(use)[1:] for use in part.executables]
-        if min(map(min, rows)) < 0 or max(map(max, rows)) > _MOST:
-            return False
-        if max(map(max, map(_counts_of_use, part.executables))) > MAX_COUNT:
-            return False
+        figures += astuple(use)[1:]
     for step in part.steps:
-        figures = (0, *filter(None, astuple(step)[1:]))
-        if min(figures) < 0 or max(figures) > _MOST or step.tasks > MAX_COUNT:
+        if step.tasks > MAX_COUNT:
             return False
-    return True
+        figures += filter(None, astuple(step)[1:])
+    if min(figures) < 0 or max(figures) > _MOST:
+        return False
+    return part.coverage is usual or all(map(_is_coverage, part.coverage.values()))
 
 
 def limit_part(part: JobPart) -> list[Excess]:

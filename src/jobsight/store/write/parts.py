@@ -349,9 +349,7 @@ class Parts:
         gpus.merge(part.gpus, _epoch_number(part.epoch), self._stamp.sequence)
         run.merge_gpus(before, gpus.sums())
 
-    def _add_run(
-        self, run_id: int, sums: Sequence[int | None], has_other_sighting: object
-    ) -> None:
+    def _add_run(self, run_id: int, sums: Sequence[int | None], has_other_sighting: object) -> None:
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id, sums)

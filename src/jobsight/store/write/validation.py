@@ -20,6 +20,7 @@ from jobsight.model import (
     MAX_JOB_ID,
     SECOND,
     Batch,
+    Coverage,
     ExecutableUse,
     JobInfo,
     JobPart,
@@ -79,9 +80,12 @@ def check(batch: Batch) -> list[str]:
         _check_info(limited, batch.cluster, window)
         batch.jobs[index] = limited
         left_out += _sentences(excesses, limited)
+    usual: dict[str, Coverage] | None = None
     for part in batch.parts:
         _check_part(part, batch.cluster, window)
-        if not has_usual_figures(part):
+        if has_usual_figures(part, usual):
+            usual = part.coverage
+        else:
             _check_figures(part)
             left_out += _sentences(limit_part(part), part.sighting)
     if batch.node_series is not None:
@@ -163,14 +167,20 @@ def _refuse(excesses: Iterable[Excess], of: JobInfo | Sighting) -> None:
 
 
 def _check_part(part: JobPart, cluster: str, window: Window = EVER) -> None:
+    # Compared here before a function is called: every part of every batch comes here.
     sighting: Sighting = part.sighting
-    _same_cluster(sighting.cluster, cluster)
-    _number("job id", sighting.job_id, least=0, most=MAX_JOB_ID)
-    if not _have_passed((sighting.node, sighting.boot_id, part.epoch), MAX_NAME):
+    totals = part.totals
+    if sighting.cluster != cluster:
+        _same_cluster(sighting.cluster, cluster)
+    if not 0 <= sighting.job_id <= MAX_JOB_ID:
+        _number("job id", sighting.job_id, least=0, most=MAX_JOB_ID)
+    cpu_source = "none" if totals is None else totals.cpu_source
+    if not _have_passed((sighting.node, sighting.boot_id, part.epoch, cpu_source), MAX_NAME):
         # Not necessarily the node of the batch: several slurmd may run on one machine.
         check_name("node", sighting.node)
         check_name("boot id", sighting.boot_id, of=sighting)
         check_name("epoch", part.epoch, of=sighting)
+        check_name("source of the CPU time", cpu_source, of=sighting)
     if not window[0] <= sighting.birth <= window[1]:
         _time("the creation time", sighting.birth, sighting)
         _near("the creation time", sighting.birth, window, sighting)
@@ -180,9 +190,8 @@ def _check_part(part: JobPart, cluster: str, window: Window = EVER) -> None:
         _number("restart count", sighting.restart_count, of=sighting)
     if part.series is not None:
         _check_series(part.series, sighting, window)
-    if part.totals is not None:
-        _time("the time of the totals", part.totals.time, sighting)
-        check_name("source of the CPU time", part.totals.cpu_source, of=sighting)
+    if totals is not None and not EARLIEST <= totals.time < LATEST:
+        _time("the time of the totals", totals.time, sighting)
     if len(part.coverage) > MAX_GROUPS:
         raise BatchError(
             f"the coverage{_of(sighting)} has {len(part.coverage)} groups; {MAX_GROUPS} are allowed"
