@@ -105,7 +105,7 @@ def _latest_from_login(login: Login, script: str | None, name: str | None) -> st
         rows: Any = msgspec.defstruct("Script", [("key", str), ("run", str)])
         scripts: Any = msgspec.defstruct("Scripts", [("scripts", list[rows])])
         listed = login.get("/api/v1/scripts?limit=200", scripts).scripts
-        found = [each.run for each in listed if each.key == key]
+        found: list[str] = [each.run for each in listed if each.key == key]
     else:
         row: Any = msgspec.defstruct("Row", [("run", str)])
         jobs: Any = msgspec.defstruct("Jobs", [("jobs", list[row])])

@@ -189,7 +189,7 @@ def _careful_request(needs: Sequence[float], request: float | None) -> float:
     for need in needs:
         if need > highest:
             step, highest = max(step, need / highest), need
-    least = max(_CAREFUL_FACTOR, step**_CAREFUL_POWER) * highest
+    least: float = max(_CAREFUL_FACTOR, step**_CAREFUL_POWER) * highest
     return min(least, request if request is not None else _UNKNOWN_REQUEST * highest)
 
 

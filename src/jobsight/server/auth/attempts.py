@@ -53,7 +53,7 @@ class Attempts:
         ends = [
             found.ends
             for key, limit in self._limits(account, address)
-            if (found := failures_of(self._database, key)).ends > now and found.count >= limit
+            if (found := failures_of(self._database, key)).ends > now and found.failures >= limit
         ]
         return (max(ends) - now) // SECOND + 1 if ends else 0
 

@@ -20,7 +20,7 @@ class Failures(NamedTuple):
     """The failures of a window, and when it ends."""
 
     ends: int
-    count: int
+    failures: int
 
 
 NONE: Final = Failures(0, 0)

@@ -110,18 +110,18 @@ def list_software(
     counts: dict[int | None, int] = {row[0]: row[1] for row in connection.execute(by_name)}
     counts[UNDETERMINED] = counts.get(UNDETERMINED, 0) + counts.pop(None, 0)
     rows = []
-    for row in connection.execute(query):
+    for stored in connection.execute(query):
         shown, version, local_version = pseudonyms.software(
-            row.name, row.version, row.local_version, row.user_provided
+            stored.name, stored.version, stored.local_version, stored.user_provided
         )
         rows.append(
             SoftwareRow(
-                id=row.id,
+                id=stored.id,
                 software=shown,
                 version=version,
                 local_version=local_version,
-                user_provided=bool(row.user_provided),
-                ignored=bool(row.ignored),
+                user_provided=bool(stored.user_provided),
+                ignored=bool(stored.ignored),
             )
         )
     if name is None:
