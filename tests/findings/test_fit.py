@@ -76,13 +76,13 @@ def test_the_margin_of_a_steady_work_is_small_and_that_of_a_noisy_one_larger() -
 def test_the_first_runs_give_marked_advice_with_room() -> None:
     """Of two runs, the second needs more in half of all works; nothing says how much more."""
     requests = []
-    for count in (1, 2, 3, 4):
+    for count in (1, 2, 3, 4, 5, 6):
         found = fit_request([PastRun(10.0)] * count)
         assert found is not None
         assert found.few == (count < 3)
         requests.append(found.request)
-    assert requests[:3] == [20.0, 16.0, 14.0]
-    assert requests[3] < 14
+    assert requests[:5] == [25.0, 18.0, 15.0, 13.5, 12.5]
+    assert requests[5] < 12.5
 
 
 def test_after_one_failure_too_many_the_largest_step_has_room_again() -> None:
@@ -91,15 +91,15 @@ def test_after_one_failure_too_many_the_largest_step_has_room_again() -> None:
     followed = [*runs, *[PastRun(20.0, 1.0, 640.0, False, 60.0)] * 8]
     found = fit_request(followed, request=640.0)
     assert found is not None
-    assert found.request == 25 * 2.5**2
+    assert found.request == pytest.approx(25 * 2.5**1.5)
     # Until another failure would be one in 20 runs.
     later = fit_request([*followed, *[PastRun(20.0, 1.0, 640.0, False, 160.0)] * 40])
     assert later is not None
     assert later.request < 60
     # The request of the user held all runs.
-    kept = fit_request(followed, request=100.0)
+    kept = fit_request(followed, request=90.0)
     assert kept is not None
-    assert kept.request == 100
+    assert kept.request == 90
     unknown = fit_request([run._replace(request=None) for run in followed])
     assert unknown is not None
     assert unknown.request == 75

@@ -9,8 +9,8 @@ of a failed run and of its repetition with the old request (Tovar et al., 2018).
 more weight.
 
 The probability of failure is bounded: 5 % at most, and less while the advice of the past has failed
-more often than in one of 20 runs; then a request has room for another step as large as the largest
-one. The first three runs, whose residuals say little, get more room also. A run that was killed at
+more often than in one of 20 runs; then a request has room for a step larger than the largest one.
+The first five runs, whose residuals say little, get more room also. A run that was killed at
 its limit needed at least the limit.
 """
 
@@ -47,10 +47,12 @@ _PRIOR_WEIGHT: Final = 0.5
 #: The least request after one failure too many, as a multiple of the largest need; and the power of
 #: the largest step to a new maximum, which is another such multiple.
 _CAREFUL_FACTOR: Final = 2.0
-_CAREFUL_POWER: Final = 2.0
+_CAREFUL_POWER: Final = 1.5
 #: The least request after the first runs, as a multiple of the largest need: of two runs the second
 #: needs more in half of all works, and so few residuals do not say how much more.
-_FIRST_FACTORS: Final = (2.0, 1.6, 1.4)
+_FIRST_FACTORS: Final = (2.5, 1.8, 1.5, 1.35, 1.25)
+#: A request of so many times the largest need leaves room.
+_ROOM: Final = 1.1
 #: Share of the residuals whose mean excess describes the tail.
 _TAIL_SHARE: Final = 0.15
 #: A run that was killed at its limit, and was never repeated with success, is taken to need so much
@@ -133,6 +135,9 @@ def fit_request(
     if allowed == _VERY_CAREFUL:
         best = max(best, _careful_request(needs, request))
     recommended = rounded(max(best, *needs[-3:]) + slack)
+    if request is not None and _ROOM * max(needs) <= request < recommended:
+        # Every run had room: few runs, or a few large needs, say nothing against the request.
+        recommended = request
     past = list(zip(needs, usable, strict=True))
     compared = [
         (run.request, need, run.weight)
@@ -183,8 +188,8 @@ def _allowed_probability(runs: Sequence[PastRun]) -> float:
 
 
 def _careful_request(needs: Sequence[float], request: float | None) -> float:
-    """The least request after one failure too many: another step such as the largest one, twice,
-    would pass. It is not above the present request, which held the runs."""
+    """The least request after one failure too many: a step larger than the largest one would
+    pass. It is not above the present request, which held the runs."""
     step, highest = 1.0, needs[0]
     for need in needs:
         if need > highest:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jobsight.store.store import Store
 
 _GB_HOUR = 1e9 * 3600
-#: A request of so many times the largest need leaves room.
-_ROOM = 1.1
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,21 +106,12 @@ def _passed(found: Fit, requests: str, largest: str) -> str:
     return f"{requests} would have held {held} ({others} {largest})"
 
 
-def _not_above(asked: float | None, found: Fit) -> Fit:
-    """The present request where every run had room in it: a few large needs among many small ones,
-    or few runs, say nothing against it."""
-    if asked is not None and _ROOM * found.largest <= asked < found.request:
-        return found._replace(request=asked)
-    return found
-
-
 def _memory(needs: Needs, values: dict[str, Any], nodes: int) -> Recommendation | None:
     requested = values.get("memory.requested")
     asked = float(requested) if isinstance(requested, (int, float)) and requested > 0 else None
     found = fit_memory(needs, asked)
     if found is None:
         return None
-    found = _not_above(asked, found)
     option = f"--mem={fit.memory_option(memory_of_node(found.request, values, nodes))}"
     text = _passed(found, option, format_bytes(found.largest))
     saved = found.saving / _GB_HOUR
@@ -148,7 +137,6 @@ def _time(needs: Needs, limit: int | None) -> Recommendation | None:
     found = fit_time(needs, asked)
     if found is None:
         return None
-    found = _not_above(asked, found)
     option = f"--time={fit.time_option(found.request)}"
     text = _passed(found, option, format_duration(int(found.largest * SECOND)))
     if asked is not None:
