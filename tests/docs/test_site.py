@@ -111,7 +111,7 @@ def test_a_numbered_list_with_blocks_is_one_list(site: Path) -> None:
     for document in documents:
         first = re.findall(r"^1\. ", document.read_text(), re.MULTILINE)
         page = (site / f"{document.stem}.html").read_text()
-        assert page.count("<ol") == len(first), document.name
+        assert page.count("<ol>") == len(first), document.name
 
 
 def test_names_in_tables_are_divided_at_their_words(site: Path) -> None:

@@ -38,10 +38,7 @@ def commands_of_the_document(user: str) -> list[str]:
     return [line.replace("jobsight", user) for line in wanted]
 
 
-def test_jobs_of_others_are_hidden_until_the_user_is_an_operator(
-    private: Cluster, tmp_path: Path
-) -> None:
-    tmp_path.chmod(0o755)
+def test_jobs_of_others_are_hidden_until_the_user_is_an_operator(private: Cluster) -> None:
     environment = private.environment()
     run = functools.partial(stream_command, environment=environment)
 
@@ -53,7 +50,7 @@ def test_jobs_of_others_are_hidden_until_the_user_is_an_operator(
         assert answer.returncode == 0, f"{command}: {answer.stdout}{answer.stderr}"
         return answer.stdout
 
-    with Gate(tmp_path) as gate:
+    with Gate(private.settings.path()) as gate:
         job = private.submit(ALICE, f"#!/bin/sh\n{gate.line}\n")
         private.wait(job, "RUNNING", timeout=120)
         add, show, look = commands_of_the_document(SERVER)
