@@ -75,7 +75,7 @@ def test_the_answers_are_those_of_duckdb(
 
 @pytest.mark.long
 @pytest.mark.server
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_answers_from_s3_are_those_of_duckdb(
     archive: ArchiveSettings, cluster: tuple[str, str], service: s3.Service, tmp_path: Path
 ) -> None:
