@@ -23,6 +23,8 @@ def _run(tmp_path: Path, interval: str, until_spooled: bool) -> list[bytes]:
     file.write_text(
         f'cluster = "alpha"\n[agent]\nnode = "n9"\nspool = "{spool}"\n'
         f'run_directory = "{tmp_path / "run"}"\nnode_interval = {interval}\nquery_slurm = false\n'
+        # Jobs of other tests may run on this machine; they are none of this node.
+        f'cgroup_roots = ["none"]\ncgroup_scopes = ["none"]\n'
         f'samplers = []\n[agent.metrics]\nlisten = ""\n[store]\nlocation = "{tmp_path / "no.db"}"\n'
     )
     log = tmp_path / "log"

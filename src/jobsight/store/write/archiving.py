@@ -74,9 +74,9 @@ _FIND_NODE: Final = """
 #: Downsampled chunks are left out: the archive has their samples at full resolution.
 _NEWER_CHUNKS: Final = """
     SELECT first, last, rows, data FROM chunks
-    WHERE run_node_id = :run_node_id AND resolution IS NULL ORDER BY id
+    WHERE run_node_id = :owner AND resolution IS NULL ORDER BY id
 """
-_DELETE_CHUNKS: Final = "DELETE FROM chunks WHERE run_node_id = :run_node_id"
+_DELETE_CHUNKS: Final = "DELETE FROM chunks WHERE run_node_id = :owner"
 _INSERT_DETAILS: Final = "INSERT INTO run_details (run_id, data) VALUES (:id, :data)"
 _KINDS: Final = "SELECT kind FROM findings WHERE run_id = :id"
 _OWNER: Final = 'SELECT cluster, "user", account, "partition", start FROM runs WHERE id = :id'
@@ -318,7 +318,7 @@ def _path_ids(transaction: Transaction, paths: Iterable[bytes]) -> dict[bytes, i
 def _restore_series(transaction: Transaction, run_node_id: int, series: SeriesBlock) -> None:
     if not len(series.times):
         return
-    node = {"run_node_id": run_node_id, "level": ARRIVED, "summary": None}
+    node = {"owner": run_node_id, "level": ARRIVED, "summary": None}
     # Samples that arrived after archiving stay behind the archived ones, and take precedence.
     newer = transaction.execute(_NEWER_CHUNKS, node).fetchall()
     times = series.times
