@@ -4,34 +4,44 @@ A new table fails these tests until it is decided what backup, move, check, rete
 inventory do with it.
 """
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+import zstandard
 from sqlalchemy import func, select
 
 from jobsight.config.settings import RetentionSettings
-from jobsight.scheduler.records import JobDetails, NodeInfo
+from jobsight.findings.packed import decode_figures, encode_figures
+from jobsight.findings.vocabulary import FigureSet
+from jobsight.scheduler.records import JobDetails, JobRecord, NodeInfo
 from jobsight.store import chains, dead_letters
 from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.audit import AuditLog
 from jobsight.store.accounts.coordinators import record_coordinators
 from jobsight.store.accounts.failures import count_failure
 from jobsight.store.accounts.preferences import Preferences, write_preferences
+from jobsight.store.accounts.privacy import erase_user, export_user
 from jobsight.store.accounts.sessions import Sessions
 from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.findings.shown import Shown, record_shown
-from jobsight.store.findings.works import add_script
+from jobsight.store.findings.works import add_script, figures_of_runs
+from jobsight.store.findings.write import store_judged
 from jobsight.store.maintenance.dump import back_up, copy_store, restore
 from jobsight.store.maintenance.inventory import CLASSES, take_inventory
 from jobsight.store.maintenance.retention import DAY, prune
 from jobsight.store.properties import JobKey, set_properties
 from jobsight.store.schema.tables import metadata
 from jobsight.store.snapshot import Snapshot
+from jobsight.store.sql.load import load_statements
 from jobsight.store.store import Store
 from jobsight.store.tokens import Tokens
 from tests.software.rule_sets import PLAIN
 from tests.store.contents import check, rows
-from tests.store.findings.sample import KIND, add_findings, finding, work
+from tests.store.findings.sample import KIND, add_findings, finding, judged, work
 from tests.store.many import NOW, fill
 from tests.store.node_sample import node_batch, node_series
 from tests.store.sample import START, find, info
@@ -296,3 +306,78 @@ def test_the_check_finds_a_fault_of(table: str, tmp_path: Path) -> None:
             connection.execute("PRAGMA foreign_keys = OFF")
             connection.execute(FAULTS[table])
         assert not check(store).sound
+
+
+#: Tables with names of users whose rows no statement has to touch, and why.
+NOT_PERSONAL = {
+    # The digest of a name, for a quarter of an hour.
+    "sign_in_failures",
+}
+_OF_USERS = {"user", "viewer", "recipient", "reply_user"}
+
+
+def test_export_and_erase_know_every_table_of_users() -> None:
+    statements = load_statements("privacy")
+    for table in metadata.sorted_tables:
+        if _OF_USERS & set(table.columns.keys()) and table.name not in NOT_PERSONAL:
+            for verb in ("export", "erase"):
+                words = " ".join(sql for name, sql in statements.items() if name.startswith(verb))
+                assert re.search(rf"\b{table.name}\b", words), (verb, table.name)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All that a value of a row says, inside documents and compression too."""
+    if isinstance(value, (bytes, memoryview)):
+        data = bytes(value)
+        if data.startswith(zstandard.FRAME_HEADER):
+            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**24)
+        yield data.decode("latin-1")
+    elif value is not None:
+        yield str(value)
+
+
+def _mentions(store: Store, word: str) -> set[str]:
+    return {
+        table
+        for table, each in rows(store).items()
+        for row in each
+        for value in row
+        if any(word in text for text in _texts(value))
+    }
+
+
+def test_nothing_of_an_erased_user_is_left(filled: Store) -> None:
+    """The name, an own job name and the line of submission, in the form of every table."""
+    run = find(filled, "7")
+    figures = FigureSet()
+    figures.values |= {
+        "run.user": "anna",
+        "run.name": "own-words",
+        "run.submit_line": "sbatch own-words.sh",
+        "programs.top": "/home/anna/bin/solve",
+        "programs.software": ["anna"],
+    }
+    document = {"title": "t", "figures": {"run.name": "own-words", "run.user": "anna"}}
+    data = msgspec.msgpack.encode(document)
+    store_judged(
+        filled.database,
+        [judged(run, finding(data=data))._replace(figures=encode_figures(figures))],
+        NOW,
+    )
+    pending = JobRecord(info=info(20, None, user="anna", name="own-words", state="PENDING"))
+    Snapshot(filled.database, "c1").replace("pending", [("20", pending)])
+    with filled.database.write() as transaction:
+        transaction.execute("UPDATE mail_pauses SET recipient = 'anna@site.example'")
+    before = [(run.info.job_id, run.cpu_time) for run in filled.runs()]
+    for word in ("anna", "own-words"):
+        assert {"run_figures", "findings", "cluster_records"} <= _mentions(filled, word)
+    exported = {record["table"] for record in export_user(filled.database, "anna")}
+    assert {"run_figures", "mail_pauses", "mail_log", "findings_shown"} <= exported
+    erase_user(filled.database, "anna")
+    assert _mentions(filled, "anna") == set()
+    assert _mentions(filled, "own-words") == set()
+    assert [(run.info.job_id, run.cpu_time) for run in filled.runs()] == before
+    after = decode_figures(figures_of_runs(filled.database, [run.id])[run.id].data).values
+    assert str(after["run.user"]).startswith("erased-")
+    assert after["programs.top"] == f"/home/{after['run.user']}/bin/solve"
+    check(filled)

@@ -2,7 +2,7 @@
 
 Erasing keeps what sums need: runs with their figures, and rollups, belong to a pseudonym that
 nothing leads back from. Names and commands of jobs, scripts and details of the scheduler are
-deleted; in paths of programs and in findings the user's name is replaced.
+deleted; in paths of programs, figures and findings the user's name is replaced.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+import zstandard
 
 from jobsight.store.accounts.accounts import AccountError, check_user_name
 from jobsight.store.database import Database, Transaction
@@ -22,6 +23,10 @@ from jobsight.store.sql.load import load_statements
 _SQL: Final = load_statements("privacy")
 #: Secrets and internal data are left out of an export.
 _INTERNAL: Final = frozenset({"password_hash", "digest", "server_token", "key", "script"})
+#: Figures of a run that are the user's own words.
+_OWN_WORDS: Final = frozenset({"run.name", "run.submit_line"})
+#: Bytes of a decompressed document.
+_MAX_SIZE: Final = 16 * 2**20
 _EXPORT: Final = "export_"
 _ERASE: Final = "erase_"
 
@@ -65,6 +70,8 @@ def erase_user(database: Database, name: str) -> Erased:
         if not runs and not known:
             raise AccountError(f"the store has nothing about a user {name!r}")
         _rename_in_documents(transaction, values)
+        _rename_in_figures(transaction, values)
+        _remove_scheduler_records(transaction, name)
         _rename_paths(transaction, values)
         for statement in _SQL:
             if statement.startswith(_ERASE):
@@ -85,6 +92,31 @@ def _rename_in_documents(transaction: Transaction, values: dict[str, Any]) -> No
         transaction.execute(_SQL["set_finding"], row)
 
 
+def _rename_in_figures(transaction: Transaction, values: dict[str, Any]) -> None:
+    """A change of the rules judges from the figures again, and would write the name once more."""
+    name, pseudonym = values["user"], values["pseudonym"]
+    compress = zstandard.ZstdCompressor(level=3, write_content_size=True).compress
+    for run_id, data in transaction.execute(_SQL["figures"], values).fetchall():
+        document = _renamed(_unpack(bytes(data)), name, pseudonym)
+        row = {"run_id": run_id, "data": compress(msgspec.msgpack.encode(document))}
+        transaction.execute(_SQL["set_figures"], row)
+
+
+def _remove_scheduler_records(transaction: Transaction, name: str) -> None:
+    """Waiting jobs and shares of the user, until the scheduler reports them again."""
+    rows = transaction.execute(_SQL["scheduler_records"], {}).fetchall()
+    for cluster, kind, record, data in rows:
+        if _belongs_to(_unpack(bytes(data)), name):
+            row = {"cluster": cluster, "kind": kind, "name": record}
+            transaction.execute(_SQL["remove_scheduler_record"], row)
+
+
+def _belongs_to(document: Any, name: str) -> bool:
+    return isinstance(document, dict) and (
+        document.get("user") == name or any(_belongs_to(value, name) for value in document.values())
+    )
+
+
 def _rename_paths(transaction: Transaction, values: dict[str, Any]) -> None:
     """Directories with the name of the user, such as /home/alice, in paths of programs."""
     old, new = (f"/{values[key]}/".encode() for key in ("user", "pseudonym"))
@@ -103,7 +135,11 @@ def _renamed(value: Any, name: str, pseudonym: str) -> Any:
         case list():
             return [_renamed(each, name, pseudonym) for each in value]
         case dict():
-            return {key: _renamed(each, name, pseudonym) for key, each in value.items()}
+            return {
+                key: _renamed(each, name, pseudonym)
+                for key, each in value.items()
+                if key not in _OWN_WORDS
+            }
         case _:
             return value
 
@@ -111,7 +147,14 @@ def _renamed(value: Any, name: str, pseudonym: str) -> Any:
 def _readable(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         try:
-            return msgspec.msgpack.decode(bytes(value))
-        except msgspec.DecodeError:
+            return _unpack(bytes(value))
+        except (msgspec.DecodeError, zstandard.ZstdError):
             return bytes(value).hex()
     return value
+
+
+def _unpack(data: bytes) -> Any:
+    """A document of the store, compressed or not."""
+    if data.startswith(zstandard.FRAME_HEADER):
+        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_SIZE)
+    return msgspec.msgpack.decode(data)

@@ -42,6 +42,43 @@ WHERE runs."user" = :user ORDER BY runs.start, runs.id
 -- name: export_usage_by_day
 SELECT * FROM usage_by_day WHERE "user" = :user ORDER BY day
 
+-- name: export_usage_by_month
+SELECT * FROM usage_by_month WHERE "user" = :user ORDER BY month
+
+-- name: export_software_by_day
+SELECT * FROM software_by_day WHERE "user" = :user ORDER BY day
+
+-- name: export_software_by_month
+SELECT * FROM software_by_month WHERE "user" = :user ORDER BY month
+
+-- name: export_findings_by_day
+SELECT * FROM findings_by_day WHERE "user" = :user ORDER BY day
+
+-- name: export_findings_shown
+SELECT * FROM findings_shown WHERE viewer = :user ORDER BY run_id, kind
+
+-- name: export_run_figures
+SELECT run_figures.run_id, run_figures.data FROM run_figures
+JOIN runs ON runs.id = run_figures.run_id WHERE runs."user" = :user ORDER BY run_figures.run_id
+
+-- name: export_run_details
+SELECT run_details.run_id, run_details.data FROM run_details
+JOIN runs ON runs.id = run_details.run_id WHERE runs."user" = :user ORDER BY run_details.run_id
+
+-- name: export_job_chains
+SELECT * FROM job_chains WHERE "user" = :user ORDER BY cluster, job_id
+
+-- Mail goes to a user or to an address of the user.
+-- name: export_mail_pauses
+SELECT * FROM mail_pauses
+WHERE recipient = :user OR substr(recipient, 1, length(:user) + 1) = :user || '@'
+ORDER BY recipient, cause
+
+-- name: export_mail_log
+SELECT * FROM mail_log
+WHERE recipient = :user OR substr(recipient, 1, length(:user) + 1) = :user || '@'
+ORDER BY day, kind
+
 -- name: count_runs
 SELECT count(*) FROM runs WHERE "user" = :user
 
@@ -60,6 +97,19 @@ SELECT run_id, kind, data FROM findings WHERE "user" = :user
 
 -- name: set_finding
 UPDATE findings SET data = :data WHERE run_id = :run_id AND kind = :kind
+
+-- name: figures
+SELECT run_figures.run_id, run_figures.data FROM run_figures
+JOIN runs ON runs.id = run_figures.run_id WHERE runs."user" = :user
+
+-- name: set_figures
+UPDATE run_figures SET data = :data WHERE run_id = :run_id
+
+-- name: scheduler_records
+SELECT cluster, kind, name, data FROM cluster_records WHERE kind IN ('pending', 'association')
+
+-- name: remove_scheduler_record
+DELETE FROM cluster_records WHERE cluster = :cluster AND kind = :kind AND name = :name
 
 -- name: paths
 SELECT DISTINCT paths.id, paths.path FROM runs
@@ -120,6 +170,14 @@ DELETE FROM audit_log WHERE "user" = :user
 
 -- name: erase_views_by
 UPDATE audit_log SET viewer = :pseudonym WHERE viewer = :user
+
+-- name: erase_mail_pauses
+DELETE FROM mail_pauses
+WHERE recipient = :user OR substr(recipient, 1, length(:user) + 1) = :user || '@'
+
+-- name: erase_mail_log
+DELETE FROM mail_log
+WHERE recipient = :user OR substr(recipient, 1, length(:user) + 1) = :user || '@'
 
 -- name: erase_sessions
 DELETE FROM sessions WHERE "user" = :user
