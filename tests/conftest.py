@@ -6,11 +6,14 @@ import resource
 import signal
 import time
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.examples import load_profile
+
+if TYPE_CHECKING:
+    from tests.store.postgresql import Server
 
 load_profile()
 
@@ -70,6 +73,19 @@ def _logging_as_before() -> Iterator[None]:
     for handler in handlers:
         if handler not in root.handlers:
             root.addHandler(handler)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> "Iterator[Server]":
+    """One server for all tests of a worker: a fixture of a directory would be one for each."""
+    from tests.store import postgresql
+
+    try:
+        # Autovacuum is a transaction, and changes the revision of a store at a time of its own.
+        with postgresql.running(postgresql.memory_directory(), "-c autovacuum=off") as server:
+            yield server
+    except postgresql.Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,7 +10,6 @@ from jobsight.config.settings import ArchiveSettings
 from jobsight.store.store import Store
 from tests.archive import months, s3
 from tests.store.conftest import location as location
-from tests.store.conftest import postgresql_server as postgresql_server
 from tests.store.conftest import store as store
 
 

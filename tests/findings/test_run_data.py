@@ -19,10 +19,10 @@ from jobsight.store.read import queries
 from jobsight.store.store import Store
 from tests.archive import months
 from tests.findings.measured import HOUR, at, figures_of, node_info, program, write_nodes, write_run
-from tests.store.conftest import location, postgresql_server
+from tests.store.conftest import location
 from tests.store.conftest import store as engine
 
-__all__ = ["engine", "location", "postgresql_server"]
+__all__ = ["engine", "location"]
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
 from tests.findings.judge import KIND, ToldJudge, fired
 from tests.store.conftest import location as location
-from tests.store.conftest import postgresql_server as postgresql_server
 from tests.store.sample import START, batch, find, info, part, sighting, totals
 
 SECOND = 10**9

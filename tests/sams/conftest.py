@@ -7,7 +7,6 @@ import pytest
 from tests.peers.conftest import sams as sams
 from tests.sams.documents import Site
 from tests.store.conftest import location as location
-from tests.store.conftest import postgresql_server as postgresql_server
 
 
 @pytest.fixture

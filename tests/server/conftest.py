@@ -11,7 +11,6 @@ from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.server.processes import Spawner
 from tests.store.conftest import location as location
-from tests.store.conftest import postgresql_server as postgresql_server
 
 SETTINGS = ServerSettings(ingest=IngestSettings(body_limit=100_000))
 TOKEN = "a-token-for-the-tests-of-the-server"

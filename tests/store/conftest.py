@@ -9,22 +9,16 @@ from jobsight.store.store import Store
 from tests.store import postgresql
 
 
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[postgresql.Server]:
-    try:
-        with postgresql.running() as server:
-            yield server
-    except postgresql.Unavailable as reason:
-        pytest.skip(str(reason))
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where an empty store may be made."""
-    if request.param == "postgresql":
-        server: postgresql.Server = request.getfixturevalue("postgresql_server")
-        return server.new_database()
-    return str(tmp_path / "store.db")
+    if request.param != "postgresql":
+        yield str(tmp_path / "store.db")
+        return
+    server: postgresql.Server = request.getfixturevalue("postgresql_server")
+    url = server.new_database()
+    yield url
+    server.drop(url)
 
 
 @pytest.fixture

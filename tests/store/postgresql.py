@@ -1,4 +1,4 @@
-"""Debian's PostgreSQL for the tests: a private folder and socket, gone afterwards."""
+"""Debian's PostgreSQL for the tests: a private directory and socket, gone afterwards."""
 
 import itertools
 import os
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 
 class Unavailable(Exception):
@@ -34,10 +35,24 @@ class Server:
             connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy")
         return self.url(name)
 
+    def drop(self, url: str) -> None:
+        """Remove a database that ``new_database`` has made, whoever is still connected to it."""
+        name = conninfo_to_dict(url)["dbname"]
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def memory_directory() -> Path:
+    """Where many small databases cost no disk; /tmp where there is little shared memory."""
+    memory = Path("/dev/shm")
+    if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30:
+        return memory
+    return Path("/tmp")
+
 
 @contextmanager
-def running() -> Iterator[Server]:
-    """Start a server, and stop and remove it at the end."""
+def running(parent: Path = Path("/tmp"), settings: str = "") -> Iterator[Server]:
+    """Start a server in a directory below `parent`, and stop and remove it at the end."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         raise Unavailable("PostgreSQL is not installed (apt install postgresql)")
@@ -49,7 +64,7 @@ def running() -> Iterator[Server]:
         user = "postgres"
         account = {"user": user, "group": user, "extra_groups": []}
     # The path of a socket has to be short.
-    folder = Path(tempfile.mkdtemp(prefix="jobsight-pg", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="jobsight-pg", dir=parent))
     try:
         if account:
             shutil.chown(folder, user, user)
@@ -68,7 +83,8 @@ def running() -> Iterator[Server]:
         call("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-D", data)
         options = (
             f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off "
-            "-c full_page_writes=off -c shared_buffers=32MB -c max_connections=64"
+            "-c full_page_writes=off -c shared_buffers=32MB -c max_connections=64 "
+            f"{settings}"
         )
         call("pg_ctl", "start", "-w", "-D", data, "-l", str(folder / "log"), "-o", options)
         try:
