@@ -1,5 +1,7 @@
 """Dead letters: marked, resolved, listed, retried and given up; on both kinds of store."""
 
+import logging
+
 import msgspec
 import pytest
 
@@ -12,7 +14,7 @@ from jobsight.store.schema import statements
 from jobsight.store.store import Store
 from tests.store.contents import check
 from tests.store.many import count
-from tests.store.sample import START, batch, find, info
+from tests.store.sample import START, batch, find, info, part
 
 
 def _mark(store: Store, key: str, reason: str = INTERRUPTED, now: int = START) -> None:
@@ -130,3 +132,17 @@ def test_what_is_no_dead_letter_is_refused(store: Store) -> None:
     for name in ("", "rollup", "rollup:x", "x:1"):
         with pytest.raises(StoreError, match="there is no dead letter"):
             dead_letters.drop(store.database, name)
+
+
+def test_decisions_are_logged_at_debug(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "jobsight"):
+        key = _run(store)
+        store.write(batch(part()))
+        store.record_jobs([msgspec.structs.replace(info(7, end=START + 10), name="renamed")])
+        _mark(store, key, "too much")
+        dead_letters.retry(store.database, f"{ROLLUP}:{key}")
+    lines = "\n".join(record.getMessage() for record in caplog.records)
+    assert f"sighting of job 7 on n1, created {START}: run {key} of 1 known" in lines
+    assert f"job 7, run {key}: information of " in lines
+    assert f"dead letter {ROLLUP}:{key} of cluster c1: too much" in lines
+    assert f"dead letter {ROLLUP}:{key}: tried again" in lines

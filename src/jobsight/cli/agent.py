@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from jobsight import __version__
 from jobsight.agent.registry import load_part
-from jobsight.cli.arguments import CommandParser, add_config_option
+from jobsight.cli.arguments import CommandParser, add_config_option, log_level
+from jobsight.cli.log import start_logging
 from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.util.locks import LockFile
-from jobsight.util.logging import configure_logging, parse_level
 from jobsight.util.service import (
     Background,
     go_to_background,
@@ -55,11 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pidfile", metavar="FILE", help="Write the PID to this file and lock it")
     parser.add_argument("--logfile", metavar="FILE", help="Log to this file")
     parser.add_argument(
-        "--log-level",
         "--loglevel",
-        dest="loglevel",
+        dest="log_level",
+        type=log_level,
         metavar="LEVEL",
-        help="debug, info, warning, error or critical (default: the setting log.level)",
+        help="Same as --log-level",
     )
     parser.add_argument(
         "--test-output", metavar="FILE", help="Pass this JSON document to every output and exit"
@@ -67,7 +67,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--version", action="version", version=f"jobsight {__version__}", help="Show the version"
     )
-    return parser.run(lambda **options: _main(argparse.Namespace(**options)), arguments)
+    return parser.run(
+        lambda **options: _main(argparse.Namespace(**options)),
+        arguments,
+        # In the background, where no file stays open, and with the settings of SAMS.
+        log=lambda options: "own",
+    )
 
 
 def _main(options: argparse.Namespace) -> int:
@@ -108,12 +113,10 @@ def _run(options: argparse.Namespace, background: Background | None) -> int:
             if is_sams_tree(tree):
                 return _follow_as_sams(options, settings_of(tree, str(file)), stack, background)
         settings = load_settings(file)
-        level: str = settings.log.level
-        if options.loglevel:
-            level = parse_level("--loglevel", options.loglevel)
-        configure_logging(
-            level,
-            settings.log.format,
+        start_logging(
+            options.log_level,
+            options.config,
+            service=True,
             file=options.logfile,
             stream="none" if background else "stderr",
         )

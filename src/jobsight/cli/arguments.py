@@ -13,11 +13,13 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from jobsight.errors import JobsightError, StoreError
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+#: What logs: a command that ends by itself, a service, or a command that starts its log itself.
+LogKind: TypeAlias = Literal["command", "service", "own"]
 
 TextType = TypeVar("TextType", bound=str)
 NumberType = TypeVar("NumberType", int, float)
@@ -63,8 +65,19 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
-    def run(self, function: Callable[..., Any], arguments: Sequence[str]) -> int:
-        """Parse the arguments and call the function with them; returns the exit code."""
+    def run(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[str],
+        *,
+        log: Callable[[Mapping[str, Any]], LogKind] = lambda options: "command",
+    ) -> int:
+        """Parse the arguments, start the log and call the function; returns the exit code.
+
+        ``log`` returns what the command is with these options. A function that starts its log
+        itself gets the option ``log_level``, others do not.
+        """
+        _add_log_options(self)
         if _collected is not None:
             _collected[self.prog] = self
             return 0
@@ -73,7 +86,15 @@ class CommandParser(argparse.ArgumentParser):
         except SystemExit as ended:
             # After --help.
             return ended.code if isinstance(ended.code, int) else 0
-        return int(function(**vars(options)) or 0)
+        given = vars(options)
+        kind = log(given)
+        if kind != "own":
+            # Imported here: `jobsight mail` must start within a few hundredths of a second.
+            from jobsight.cli.log import start_logging
+
+            level = given.pop("log_level")
+            start_logging(level, given.get("config"), service=kind == "service")
+        return int(function(**given) or 0)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -146,11 +167,11 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
     add_config_option(parser)
 
 
-def add_log_options(parser: argparse.ArgumentParser) -> None:
+def _add_log_options(parser: argparse.ArgumentParser) -> None:
     """--log-level and -v, both stored as ``log_level``."""
     parser.add_argument(
         "--log-level",
-        type=one_of(LOG_LEVELS),
+        type=log_level,
         metavar="LEVEL",
         help=f"Least severe level to log: {', '.join(LOG_LEVELS)}",
     )
@@ -232,6 +253,15 @@ def one_of(values: Iterable[TextType]) -> Callable[[str], TextType]:
     # For the completion of shells.
     parse.values = tuple(values)  # type: ignore[attr-defined]
     return parse
+
+
+def log_level(text: str) -> str:
+    """A type of argparse: a log level, in any case, as SAMS writes them in upper case."""
+    return one_of(LOG_LEVELS)(text.lower())
+
+
+# For the completion of shells.
+log_level.values = LOG_LEVELS  # type: ignore[attr-defined]
 
 
 def _bounded(

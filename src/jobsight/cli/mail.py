@@ -15,7 +15,13 @@ from jobsight.mail.request import MAX_RECIPIENTS, slurm_request, split_recipient
 
 
 def mail(
-    *, subject: str | None, to: str | None, list_queue: bool, queue: str | None, config: str | None
+    *,
+    subject: str | None,
+    to: str | None,
+    list_queue: bool,
+    queue: str | None,
+    config: str | None,
+    log_level: str | None,
 ) -> None:
     """Queue a mail about a job, as Slurm's MailProg; `jobsight serve` sends it with the report.
 
@@ -23,6 +29,10 @@ def mail(
     calendar` what was sent, and `jobsight mail pause`, `resume` and `pauses` who gets none of what.
     `jobsight mail bounce` reads a mail that came back.
     """
+    if queue is None or log_level is not None:
+        from jobsight.cli.log import start_logging
+
+        start_logging(log_level, config)
     waiting = MailQueue(Path(queue or _queue_of(config)).expanduser())
     if list_queue:
         _print_queue(waiting)
@@ -96,7 +106,8 @@ def main(arguments: Sequence[str]) -> int:
         "--list", dest="list_queue", action="store_true", help="List what waits and what failed"
     )
     _add_queue_options(parser)
-    return parser.run(mail, arguments)
+    # Logging and settings are imported only where they are needed; see _queue_of.
+    return parser.run(mail, arguments, log=lambda options: "own")
 
 
 def _add_queue_options(parser: CommandParser) -> None:

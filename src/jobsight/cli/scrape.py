@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from jobsight.cli.arguments import (
     CommandParser,
-    add_log_options,
     add_store_options,
     bounded_float,
     one_of,
@@ -19,7 +18,6 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import ConfigError
-from jobsight.util.logging import configure_logging
 
 if TYPE_CHECKING:
     from jobsight.store.store import Store
@@ -34,7 +32,6 @@ def scrape(
     source: str | None,
     store: str | None,
     config: str | None,
-    log_level: str | None,
 ) -> int:
     """Copy jobs and nodes from Slurm to the store.
 
@@ -54,9 +51,6 @@ def scrape(
         paths.private_directory(
             paths.store_directory(location), "the directory of the store", own=False
         )
-    # One scrape prints its result; the messages of a service go to the log.
-    level = log_level or ("warning" if once else settings.log.level)
-    configure_logging(level, settings.log.format, brief=once)
     from jobsight.store.store import Store
 
     with Store.open(location) as opened:
@@ -130,5 +124,8 @@ def main(arguments: Sequence[str]) -> int:
         help=f"Source: {', '.join(_SOURCES)} (default: auto)",
     )
     add_store_options(parser)
-    add_log_options(parser)
-    return parser.run(scrape, arguments)
+    return parser.run(
+        scrape,
+        arguments,
+        log=lambda options: "command" if options["every"] is None else "service",
+    )

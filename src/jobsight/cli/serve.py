@@ -6,9 +6,8 @@ import functools
 import sys
 from collections.abc import Sequence
 
-from jobsight.cli.arguments import CommandParser, add_log_options, add_store_options, bounded_int
+from jobsight.cli.arguments import CommandParser, add_store_options, bounded_int
 from jobsight.config.load import load_settings
-from jobsight.util.logging import configure_logging
 
 
 def serve(
@@ -19,7 +18,6 @@ def serve(
     token_file: str | None,
     show_token: bool,
     config: str | None,
-    log_level: str | None,
 ) -> None:
     """Serve the pages, the API and the ingest endpoint until stopped.
 
@@ -27,7 +25,6 @@ def serve(
     otherwise the token's file is printed. The token itself is printed only with --show-token.
     """
     settings = load_settings(config)
-    configure_logging(log_level or settings.log.level, settings.log.format)
     if host is not None:
         settings.server.host = host
     if port is not None:
@@ -65,5 +62,4 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--show-token", action="store_true", help="Print the token instead of its file"
     )
-    add_log_options(parser)
-    return parser.run(serve, arguments)
+    return parser.run(serve, arguments, log=lambda options: "service")

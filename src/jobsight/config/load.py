@@ -15,7 +15,7 @@ from typing import Any, get_origin
 import msgspec
 
 from jobsight.config import paths
-from jobsight.config.settings import Settings
+from jobsight.config.settings import LogSettings, Settings
 from jobsight.config.slurm import slurm_cluster_name
 from jobsight.config.validate import (
     build,
@@ -25,7 +25,7 @@ from jobsight.config.validate import (
     struct_of_table,
     unknown_key,
 )
-from jobsight.errors import ConfigError
+from jobsight.errors import ConfigError, JobsightError
 from jobsight.text import NESTED, file_text, yaml_reason
 
 _PREFIX = "JOBSIGHT_"
@@ -37,10 +37,8 @@ def load_settings(
 ) -> Settings:
     """The settings of the given file, or of the default files, and of the environment."""
     environment = os.environ if environment is None else environment
-    if file is None and environment.get(f"{_PREFIX}CONFIG"):
-        file = environment[f"{_PREFIX}CONFIG"]
     tree: dict[str, Any] = {}
-    for name in [Path(file)] if file is not None else _default_files():
+    for name in _files(file, environment):
         _merge(tree, check(_read(name), Settings, str(name)))
     for variable, value in sorted(environment.items()):
         if variable.startswith(_PREFIX):
@@ -54,6 +52,35 @@ def load_settings(
     if not settings.cluster:
         settings.cluster = slurm_cluster_name(environment) or ""
     return settings
+
+
+def load_log_settings(
+    file: Path | str | None = None, environment: Mapping[str, str] | None = None
+) -> LogSettings:
+    """The table ``log`` alone; the defaults if it cannot be read.
+
+    Every command logs, also one that mends or checks the settings. A command that needs them
+    reports what is wrong with them.
+    """
+    environment = os.environ if environment is None else environment
+    tree: dict[str, Any] = {}
+    try:
+        for name in _files(file, environment):
+            read = _read(name)
+            if isinstance(read, Mapping) and "log" in read:
+                _merge(tree, check({"log": read["log"]}, Settings, str(name)))
+        for variable, value in sorted(environment.items()):
+            if variable.startswith(f"{_PREFIX}LOG__"):
+                _merge(tree, _from_variable(variable, value))
+        return build(Settings, tree).log
+    except JobsightError:
+        return LogSettings()
+
+
+def _files(file: Path | str | None, environment: Mapping[str, str]) -> list[Path]:
+    """The given file, else that of JOBSIGHT_CONFIG, else the default ones."""
+    given = file if file is not None else environment.get(f"{_PREFIX}CONFIG")
+    return [Path(given)] if given else _default_files()
 
 
 def _default_files() -> list[Path]:

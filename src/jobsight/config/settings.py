@@ -22,6 +22,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=86400)]
 SecondsOrOff = Annotated[float, msgspec.Meta(ge=0, le=3600)] | bool
 Days = Annotated[float, msgspec.Meta(ge=0, le=36500)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 #: An empty path would be the working directory of the command.
 NonEmptyPath = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -33,8 +34,10 @@ def short_host_name() -> str:
 class LogSettings(msgspec.Struct, kw_only=True):
     """What the commands log, and how."""
 
-    #: Least severe level that is logged.
-    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+    #: Least severe level that services log: agent, server and `scrape --every`.
+    level: LogLevel = "info"
+    #: Least severe level that commands which end by themselves show.
+    commands: LogLevel = "warning"
     #: Format of a line: journald adds syslog priorities, json writes one object per line.
     format: Literal["auto", "text", "journald", "json"] = "auto"
 

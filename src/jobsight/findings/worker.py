@@ -181,6 +181,10 @@ class Evaluation:
 
     def _judge_one(self, run: DueRun, measured: Measured, *, computed: bool) -> Judged:
         verdicts = self._judge.judge(measured.figures, run.owner)
+        if logger.isEnabledFor(logging.DEBUG):
+            for each in verdicts:
+                if each.outcome == "withheld":
+                    logger.debug("run %d: rule %s withheld: %s", run.id, each.kind, each.reason)
         return Judged(
             run_id=run.id,
             # A run that changed meanwhile stays to be judged.

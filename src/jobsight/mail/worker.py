@@ -158,7 +158,8 @@ class MailWorker:
             self._deferrals[address] = Backoff(
                 _FIRST_DEFERRAL * interval, _LONGEST_DEFERRAL * interval, clock=self._monotonic
             )
-        self._deferrals[address].fail()
+        delay = self._deferrals[address].fail()
+        logger.debug("the next mail to %s is tried in %.0f s", address, delay)
 
     def _forget_deferrals(self, groups: list[list[QueuedMail]]) -> None:
         """Only recipients with mails in the queue are kept, so that the number is limited."""

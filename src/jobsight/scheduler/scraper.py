@@ -259,7 +259,8 @@ class Scraper:
             if queue.known:
                 self._drop([run for run in inactive if run.job_id in job_ids], queue)
         for job_id in due:
-            self._backoffs[job_id].fail()
+            delay = self._backoffs[job_id].fail()
+            logger.debug("open job %d is queried by id again after %.0f s", job_id, delay)
 
     def _drop(self, runs: Sequence[OpenRun], queue: Queue) -> None:
         """Delete open runs that neither the controller nor the accounting has.

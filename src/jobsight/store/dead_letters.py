@@ -7,6 +7,7 @@ passes the work over. An operator lists the dead letters, and has each tried aga
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final, NamedTuple
 
@@ -18,6 +19,8 @@ from jobsight.store.database import Database
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
 from jobsight.util.outer import Time
+
+logger = logging.getLogger(__name__)
 
 #: The kind of a run whose daily rollups cannot be computed or stored; its key is the id of the run.
 ROLLUP: Final = "rollup"
@@ -69,6 +72,7 @@ def mark(
     now: int | None = None,
 ) -> None:
     """Set work aside, or count one more try of it."""
+    logger.debug("dead letter %s:%s of cluster %s: %s", kind, key, cluster, reason[:MAX_REASON])
     values = {"kind": kind, "key": key, "cluster": cluster, "reason": reason[:MAX_REASON]}
     transaction.execute(_SQL["mark"], values | {"now": time.time_ns() if now is None else now})
 
@@ -77,6 +81,7 @@ def set_reason(
     transaction: Transaction, kind: str, key: str, reason: str, now: int | None = None
 ) -> None:
     """Say why marked work has failed."""
+    logger.debug("dead letter %s:%s: %s", kind, key, reason[:MAX_REASON])
     values = {"kind": kind, "key": key, "reason": reason[:MAX_REASON]}
     transaction.execute(
         _SQL["set_reason"], values | {"now": time.time_ns() if now is None else now}
@@ -134,5 +139,6 @@ def _remove(database: Database, name: str, *, give_up: bool) -> None:
                 "`jobsight store dead-letters`, such as rollup:42"
             )
         resolve(transaction, kind, key)
+        logger.debug("dead letter %s: %s", name, "given up" if give_up else "tried again")
         if give_up and kind in _GIVE_UP:
             transaction.execute(_GIVE_UP[kind], {"key": key})

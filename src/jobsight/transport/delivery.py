@@ -163,6 +163,12 @@ class DeliveryThread(threading.Thread):
             else:
                 delay = self._backoff.fail()
             self._progress.plan(delay)
+            logger.debug(
+                "next delivery in %.1f s, %s: %s",
+                delay,
+                "as the server requests" if self._delivery.wait else "by the backoff",
+                self._delivery.reason,
+            )
             self._ended.wait(delay)
             self._work.set()
 

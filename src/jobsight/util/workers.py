@@ -284,6 +284,7 @@ class PeriodicWorker:
                 self._woken.wait(self._interval)
             else:
                 delay = self._backoff.fail()
+                self._logger.debug("%s: next try in %.1f s by the backoff", self.name, delay)
                 self._progress.plan(delay)
                 self.stopped.wait(delay)
 

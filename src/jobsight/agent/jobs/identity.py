@@ -270,7 +270,9 @@ class Identity(threading.Thread):
         except Exception as error:
             self._log.report("query", f"Slurm cannot be queried for the node's jobs: {error}")
             self._requested.set()
-            return self._backoff.fail()
+            delay = self._backoff.fail()
+            logger.debug("next query of Slurm in %.1f s by the backoff: %s", delay, error)
+            return delay
         logger.debug("Slurm returned %d jobs of this node", len(infos))
         self._log.resolve("query", "Slurm can be queried again")
         self._backoff.reset()

@@ -62,7 +62,10 @@ def parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--pidfile", metavar="FILE", help="Write the PID to FILE and lock it")
     parser.add_argument("--logfile", metavar="FILE", help="Log to FILE")
     parser.add_argument(
-        "--loglevel", metavar="LEVEL", help="Log level, CRITICAL to DEBUG (default: ERROR)"
+        "--loglevel",
+        dest="log_level",
+        metavar="LEVEL",
+        help="Log level, CRITICAL to DEBUG (default: ERROR)"
     )
     parser.add_argument(
         "--test-output", metavar="FILE.json", help="Pass this document to every output and exit"
@@ -204,7 +207,7 @@ def prepare_log(
     """Set the umask, start logging, and print the warnings about the settings."""
     if background is not None:
         os.umask(settings.umask)
-    level = parse_level("--loglevel", options.loglevel) if options.loglevel else settings.loglevel
+    level = parse_level("--loglevel", options.log_level) if options.log_level else settings.loglevel
     configure_logging(
         level,
         file=_log_file(options.logfile or settings.logfile, job_id, node),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from jobsight.scheduler.sources.replies import Replies
 from jobsight.scheduler.sources.rest import RestSource
 from jobsight.scheduler.sources.scripts import ScriptReader
 from jobsight.scheduler.sources.text import TextSource
+
+logger = logging.getLogger(__name__)
 
 
 class Source(Protocol):
@@ -76,6 +79,7 @@ def open_source(settings: Settings, run: StreamRunner | None = None) -> Choice:
         ssh, directory = settings.scheduler.ssh, settings.scheduler.slurm_directory
         run = SshRunner(ssh, directory) if ssh.host else local_runner(directory)
     choice = _choose(settings, run)
+    logger.debug("cluster %s: source chosen: %s", settings.cluster, choice.reason)
     if not settings.scheduler.scripts:
         return choice
     return choice._replace(read_script=ScriptReader(run, settings.scheduler.timeout))
@@ -96,6 +100,7 @@ def _choose(settings: Settings, run: StreamRunner) -> Choice:
                 source.check_exit_codes()
         except (SchedulerError, ConfigError) as error:
             refused.append(f"{name}: {error}")
+            logger.debug("cluster %s: source %s is not used: %s", settings.cluster, name, error)
             continue
         why = f"{name}: {answer}"
         return Choice(source, f"{why} ({'; '.join(refused)})" if refused else why)

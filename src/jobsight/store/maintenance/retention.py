@@ -238,6 +238,9 @@ class Pruner:
             total, result.waiting = _runs(transaction, data_class)
         downsampling = data_class.name == "downsampled"
         batch_size = DOWNSAMPLED_BATCH_SIZE if downsampling else NODES_BATCH_SIZE
+        logger.debug(
+            "retention, %s: %d runs are due, %d wait", data_class.name, total, result.waiting
+        )
         for page in data_class.pages(self._database):
             with self._database.query() as transaction:
                 nodes = _nodes_of(transaction, page)
@@ -265,6 +268,12 @@ class Pruner:
             if name in ("executables", "runs"):
                 result.rows += self._remove_executables(transaction, nodes)
             finished = [run.id for run in unit.finished if run.id in due]
+            if len(due) < len(unit.runs):
+                logger.debug(
+                    "retention, %s: kept because they changed meanwhile: runs %s",
+                    data_class.name,
+                    sorted(unit.runs.keys() - due),
+                )
             if name == "runs":
                 result.rows += _remove_gpus(transaction, nodes)
                 self._remove_runs(transaction, finished)

@@ -86,6 +86,10 @@ class RunWriter:
                 merged = merge_run_info(row.info, info)
             if merged == row.info:
                 return row.id, False
+            logger.debug(
+                "job %d, run %d: information of %s merged into that of %s",
+                *(info.job_id, row.id, info.source, row.info.source),
+            )
             row.info = merged
             if row.info.start is not None:
                 row.provisional = False
@@ -112,6 +116,11 @@ class RunWriter:
             else:
                 row.start = self._free_start(rows, sighting.birth, row)
                 self._update(row, moved=True)
+        logger.debug(
+            "sighting of job %d on %s, created %d: run %d of %d known, start %d, %s",
+            *(sighting.job_id, sighting.node, sighting.birth, row.id, len(rows), row.start),
+            "provisional" if row.provisional else "recorded",
+        )
         self._matched.add(row.id)
         return row.id, row.id in self._new
 
@@ -209,6 +218,7 @@ class RunWriter:
                 self._transaction.execute(statements.MOVE_RUN_NODE, move)
                 changed |= {run_id, row.id}
                 moved[run_id] = row
+                logger.debug("job %d: a sighting moved from run %d to %d", job_id, run_id, row.id)
         self._merge_empty_runs(rows, moved)
         for run_id in changed & {row.id for row in rows}:
             self.sum_up(run_id)
