@@ -14,11 +14,10 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import Connection
 
 from jobsight.archive.part import Part, month_of, remove_part
 from jobsight.archive.reader import Reader
@@ -51,6 +50,9 @@ from jobsight.store.write.gpus import GpuSums
 from jobsight.store.write.runs import info_from_columns
 from jobsight.text import readable_path
 from jobsight.util.workers import PeriodicWorker
+
+if TYPE_CHECKING:
+    from jobsight.store.database import Connection
 
 logger = logging.getLogger(__name__)
 

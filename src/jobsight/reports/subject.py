@@ -63,9 +63,8 @@ from jobsight.util.outer import Time
 from jobsight.util.units import format_bytes, format_duration, format_share
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from jobsight.config.settings import PriceSettings
+    from jobsight.store.database import Connection
 
 #: The newest runs of a period whose states are counted and of which the largest are listed, those
 #: whose use is distributed, and runs of an array.

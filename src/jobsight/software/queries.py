@@ -10,10 +10,9 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection
 
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.software.naming import software_names
@@ -38,6 +37,9 @@ from jobsight.store.rollups.usage import (
 )
 from jobsight.text import readable_path
 from jobsight.util.batching import batched
+
+if TYPE_CHECKING:
+    from jobsight.store.database import Connection
 
 #: The fields of a row that can identify its group.
 KEYS = ("period", "kind", *NAMES, "node", "cluster", "user", "account", "partition")

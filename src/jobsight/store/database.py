@@ -27,7 +27,8 @@ from jobsight.util.urls import without_credentials
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
-__all__ = ["LOCK_TIMEOUT", "Cursor", "Database", "Transaction", "open_database"]
+#: Other packages annotate with Connection of this module: SQLAlchemy is imported only in store/.
+__all__ = ["LOCK_TIMEOUT", "Connection", "Cursor", "Database", "Transaction", "open_database"]
 
 _MAGIC: Final = b"SQLite format 3\x00"
 #: Seconds for which a writer waits for another process.

@@ -65,7 +65,7 @@ def parser(program: str) -> argparse.ArgumentParser:
         "--loglevel",
         dest="log_level",
         metavar="LEVEL",
-        help="Log level, CRITICAL to DEBUG (default: ERROR)"
+        help="Log level, CRITICAL to DEBUG (default: ERROR)",
     )
     parser.add_argument(
         "--test-output", metavar="FILE.json", help="Pass this document to every output and exit"

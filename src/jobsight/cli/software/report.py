@@ -33,9 +33,8 @@ from jobsight.text import readable_text
 from jobsight.util.units import UNKNOWN, format_count, format_energy, format_hours, format_share
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from jobsight.software.queries import Trend
+    from jobsight.store.database import Connection
     from jobsight.store.rollups.usage import Question, UsageRow
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from fastapi import APIRouter, Depends, Query
-from sqlalchemy import select
 from starlette.responses import Response
 
 from jobsight.errors import ConfigError
@@ -31,8 +30,8 @@ from jobsight.server.ingest import IngestCounts
 from jobsight.store.checkpoints import Checkpoint
 from jobsight.store.dead_letters import DeadLetterCount, count_dead_letters
 from jobsight.store.findings.read import totals_by_kind
+from jobsight.store.read.nodes import agents_since
 from jobsight.store.rollups.usage import GpuUsage, gpu_usage
-from jobsight.store.schema.tables import agents
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
 from jobsight.store.store import Store
 from jobsight.store.write.excess import read_excess
@@ -326,25 +325,22 @@ def target_groups(
     that the scheduler or the list knows are offered. Where neither knows any, the name must have a
     single label: it is resolved within the site's own domain.
     """
-    query = select(agents.c.cluster, agents.c.node, agents.c.version).where(
-        agents.c.received >= since
-    )
-    if cluster is not None:
-        query = query.where(agents.c.cluster == cluster)
-    with store.database.read() as connection:
-        rows = list(connection.execute(query.order_by(agents.c.cluster, agents.c.node)))
-    known = {name: _scheduler_nodes(store, name) | listed for name in {row[0] for row in rows}}
+    sent = agents_since(store.database, since, cluster)
+    known = {
+        name: _scheduler_nodes(store, name) | listed for name in {agent.cluster for agent in sent}
+    }
     return [
         TargetGroup(
-            [f"{node}:{port}"],
+            [f"{agent.node}:{port}"],
             {
-                "__meta_jobsight_cluster": of,
-                "__meta_jobsight_node": node,
-                "__meta_jobsight_version": version,
+                "__meta_jobsight_cluster": agent.cluster,
+                "__meta_jobsight_node": agent.node,
+                "__meta_jobsight_version": agent.version,
             },
         )
-        for of, node, version in rows
-        if _HOST_NAME.fullmatch(node) and (node in known[of] if known[of] else "." not in node)
+        for agent in sent
+        if _HOST_NAME.fullmatch(agent.node)
+        and (agent.node in known[agent.cluster] if known[agent.cluster] else "." not in agent.node)
     ]
 
 

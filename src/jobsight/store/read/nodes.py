@@ -38,6 +38,14 @@ class NodeAgent(NamedTuple):
     clock_skew: int
 
 
+class SendingAgent(NamedTuple):
+    """An agent that has sent a batch."""
+
+    cluster: str
+    node: str
+    version: str
+
+
 class NodeGpu(NamedTuple):
     """A GPU that runs of the node have held."""
 
@@ -117,6 +125,14 @@ def agents_of_cluster(database: Database, cluster: str) -> dict[str, NodeAgent]:
     with database.query() as transaction:
         rows = transaction.execute(_SQL["agents_of_cluster"], {"cluster": cluster}).fetchall()
     return {row[0]: NodeAgent(*row) for row in rows}
+
+
+def agents_since(database: Database, since: int, cluster: str | None = None) -> list[SendingAgent]:
+    """The agents of one cluster or of all that have sent a batch since then, by cluster and node."""
+    values = {"since": since, "cluster": cluster}
+    with database.query() as transaction:
+        rows = transaction.execute(_SQL["agents_since"], values).fetchall()
+    return [SendingAgent(*row) for row in rows]
 
 
 def gpus_of_node(database: Database, cluster: str, node: str, since: int) -> list[NodeGpu]:

@@ -12,6 +12,11 @@ WHERE cluster = :cluster AND node = :node
 -- name: agents_of_cluster
 SELECT node, version, received, clock_skew FROM agents WHERE cluster = :cluster ORDER BY node
 
+-- name: agents_since
+SELECT cluster, node, version FROM agents
+WHERE received >= :since AND (CAST(:cluster AS TEXT) IS NULL OR cluster = :cluster)
+ORDER BY cluster, node
+
 -- The GPUs of a node that reported faults to its runs, the newest first.
 -- name: gpu_faults
 SELECT run_nodes.run_id, gpus.key, gpus.name, gpus.last_seen, gpus.faults

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Query
-from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -32,6 +31,9 @@ from jobsight.text import path_bytes, readable_path
 from jobsight.web.pages.interval import CHOICES, DAY, Days, Interval
 from jobsight.web.pages.people import core_chart, gpu_chart
 from jobsight.web.render import page
+
+if TYPE_CHECKING:
+    from jobsight.store.database import Connection
 
 MAX_ROWS: Final = 200
 #: Versions, users and paths on the page of a software.
