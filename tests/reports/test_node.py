@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobsight.model import SECOND
 from jobsight.reports.build import JobRow
 from jobsight.reports.node import _mean_rate, _mean_value, place_in_lanes
-from jobsight.reports.wait_reasons import explain_reason
+from jobsight.reports.queue import explain_reason
 from jobsight.store.read.queries import StoredSeries
 
 DAY = 86400 * SECOND

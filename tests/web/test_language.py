@@ -16,7 +16,7 @@ from babel.messages.pofile import read_po
 from starlette.testclient import TestClient
 
 from jobsight.access.viewer import Role, Viewer
-from jobsight.reports import report, wait_reasons
+from jobsight.reports import queue, report
 from jobsight.store.accounts.preferences import Preferences
 from jobsight.store.read.visibility import EVERYTHING
 from jobsight.web.language import LANGUAGES, catalogue, preferred_language
@@ -58,7 +58,7 @@ def test_words_of_python_are_among_the_messages() -> None:
     words = {entry.title for entry in NAVIGATION} | {text for _, text in CHOICES}
     words |= {column.title for column in COLUMNS.values()}
     words |= {state_of(state).word for state in report._STATE_TEXTS}
-    words |= {*wait_reasons._REASONS.values()} | {text for _, text in wait_reasons._KINDS}
+    words |= {*queue._REASONS.values()} | {text for _, text in queue._KINDS}
     assert words <= {*MESSAGES}
 
 

@@ -45,7 +45,7 @@ MESSAGES = (
     *(N_("All"), N_("Waiting")),
     # Kinds of subjects.
     *(N_("User"), N_("Account")),
-    # Why jobs wait: jobsight.reports.wait_reasons.
+    # Why jobs wait: jobsight.reports.queue.
     N_("Jobs with a higher priority are ahead of it."),
     N_("It is next, and waits until enough nodes, CPUs, memory or GPUs are free."),
     N_("It waits for another job to end."),

@@ -17,9 +17,9 @@ from jobsight.store.accounts.preferences import (
     read_preferences,
     write_preferences,
 )
-from jobsight.store.accounts.retention import remove_expired
 from jobsight.store.accounts.sessions import MAX_SESSIONS, Sessions
 from jobsight.store.accounts.tokens import MAX_LIFETIME, MAX_TOKENS, PREFIX, UserTokens
+from jobsight.store.maintenance.retention import remove_expired
 from jobsight.store.store import Store
 
 DAY = 86400 * SECOND

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from jobsight.cli.arguments import Subcommand, run_group
+from jobsight.cli.arguments import CommandParser, Subcommand, run_group
 from jobsight.cli.findings.effect import add_effect_options, effect
 from jobsight.cli.findings.listing import (
     add_list_options,
@@ -13,10 +14,30 @@ from jobsight.cli.findings.listing import (
     summary,
 )
 from jobsight.cli.findings.replies import ack, add_reply_options, not_helpful, reopen
-from jobsight.cli.findings.rule_tests import add_test_options, try_rules
 from jobsight.cli.findings.update import add_update_options, update
+from jobsight.cli.rule_tests import add_rule_options, chosen_files, report_tests
+from jobsight.config.load import load_settings
 
 _DESCRIPTION = "List findings, reply to them, and test and apply the rules that make them."
+
+
+def try_rules(*, files: list[Path] | None, shipped: bool, json: bool, config: str | None) -> int:
+    """Check rule files and run the tests in them.
+
+    Prints the file and line of each test whose outcome differs, and the rules that lack a test.
+    Without rule files in arguments and settings, the tests of the shipped rules are run. The exit
+    code is 1 if a test fails, 2 if a file is invalid.
+    """
+    # Imported here: it loads CEL.
+    from jobsight.findings.rule_tests import run_tests
+
+    done = run_tests(chosen_files(files, load_settings(config).findings.rules), shipped=shipped)
+    return report_tests(done.outcomes, json=done if json else None, before=done.untested)
+
+
+def add_test_options(parser: CommandParser) -> None:
+    add_rule_options(parser, "--shipped", "Load the shipped rules as well")
+
 
 COMMANDS = {
     "list": Subcommand(list_, add_list_options),

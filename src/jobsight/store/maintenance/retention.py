@@ -19,7 +19,7 @@ from jobsight.config.settings import RetentionSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.model import SECOND
 from jobsight.store import chains
-from jobsight.store.accounts.retention import remove_expired
+from jobsight.store.accounts.accounts import SQL as ACCOUNTS_SQL
 from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database, Transaction
 from jobsight.store.findings.works import remove_unused_works
@@ -57,6 +57,9 @@ PATHS_BATCH_SIZE = 500
 #: The pause after each transaction is as long as it took, up to these seconds: writers of other
 #: processes can only retry.
 MAX_PAUSE = 1.0
+
+#: Nanoseconds for which a revoked or expired token is still listed.
+_LISTED_TOKEN: Final = 90 * DAY
 
 _SQL: Final = load_statements("maintenance")
 _DELETE_RUN: Final = (
@@ -185,6 +188,19 @@ def remove_paths(database: Database, ids: Iterable[int]) -> int:
         unused = list(transaction.look_up(_SQL["unused_among_paths"], _keys(ids)))
         transaction.execute_rows(_SQL["delete_path"], unused)
         return len(unused)
+
+
+def remove_expired(database: Database, now: int, audit_log: float) -> None:
+    """Remove what accounts leave behind: views, sessions, tokens that are not valid, failed
+    sign-ins. ``audit_log`` is in days; 0 keeps all views."""
+    with database.write() as transaction:
+        # Sessions that have only been idle are removed when the next one is opened.
+        transaction.execute(ACCOUNTS_SQL["delete_ended_sessions"], {"now": now, "idle": 0})
+        transaction.execute(ACCOUNTS_SQL["delete_ended_failures"], {"now": now})
+        transaction.execute(ACCOUNTS_SQL["delete_old_tokens"], {"before": now - _LISTED_TOKEN})
+        if audit_log:
+            day = (now - int(audit_log * DAY)) // DAY
+            transaction.execute(ACCOUNTS_SQL["delete_views_before"], {"day": day})
 
 
 class _Unit(NamedTuple):

@@ -128,7 +128,7 @@ def agents_of_cluster(database: Database, cluster: str) -> dict[str, NodeAgent]:
 
 
 def agents_since(database: Database, since: int, cluster: str | None = None) -> list[SendingAgent]:
-    """The agents of one cluster or of all that have sent a batch since then, by cluster and node."""
+    """The agents that have sent a batch since then, of one cluster or of all, in order."""
     values = {"since": since, "cluster": cluster}
     with database.query() as transaction:
         rows = transaction.execute(_SQL["agents_since"], values).fetchall()
