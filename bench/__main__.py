@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+DIRECTORY = Path(__file__).parent
 HEADING = ["| what | peer | measured | to reach |", "|---|---|---|---|"]
 
 
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     # Options are those of the one program that is named: `findings_year --runs 1000`.
     first = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     names, options = arguments[:first], arguments[first:]
-    known = sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
+    known = sorted(path.stem.removeprefix("bench_") for path in DIRECTORY.glob("bench_*.py"))
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"no such program in bench/: {', '.join(unknown)} (there are: {', '.join(known)})")
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         # A process of its own each: one program's memory and caches must not colour the next.
         command = [sys.executable, "-m", f"bench.bench_{name}", *options]
         with subprocess.Popen(
-            command, cwd=FOLDER.parent, stdout=subprocess.PIPE, text=True
+            command, cwd=DIRECTORY.parent, stdout=subprocess.PIPE, text=True
         ) as program:
             assert program.stdout is not None
             for line in program.stdout:
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
     # Part of the table would pass for the whole of it.
     if not names:
-        (FOLDER / "results.md").write_text("\n".join([*HEADING, *rows]) + "\n")
+        (DIRECTORY / "results.md").write_text("\n".join([*HEADING, *rows]) + "\n")
         print(f"\n{len(rows)} figures are in bench/results.md")
     if failed:
         print(f"failed or short of the goal: {', '.join(failed)}")

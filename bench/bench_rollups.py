@@ -32,7 +32,7 @@ PATHS = 100_000
 USERS = 200
 #: 2026-01-01.
 START = 1_767_225_600
-AT_ONCE = 250
+BATCH_SIZE = 250
 
 PROGRAMS = [
     b"/apps/easybuild/software/%s/%d.%d-foss-2023a/bin/%s" % (name, major, minor, name.lower())
@@ -45,11 +45,11 @@ PROGRAMS = [
 def fill(store: Store) -> None:
     """A year of jobs, each with four programs on one node."""
     choose = random.Random(5)
-    for first in range(0, RUNS, AT_ONCE):
+    for first in range(0, RUNS, BATCH_SIZE):
         jobs, parts = [], []
         # Jobs come in arrays: some users at a time, on a day or two.
         day, users = choose.randrange(365), choose.sample(range(USERS), 4)
-        for job in range(first + 1, first + AT_ONCE + 1):
+        for job in range(first + 1, first + BATCH_SIZE + 1):
             start = (START + day * 86400 + choose.randrange(86400)) * SECOND
             end = start + choose.randrange(60, 40_000) * SECOND
             cpus = choose.choice((1, 8, 64))

@@ -32,7 +32,7 @@ DOCS = Path(__file__).parent
 DEFAULTS = {
     "cluster": "ClusterName of `slurm.conf` or as Slurm reports it; else the host's short name",
     "store.location": "`/var/lib/jobsight/store.db`; as a user `~/.local/share/jobsight/store.db`",
-    "server.token_file": "`token` beside the store",
+    "server.token_file": "`token` next to the store",
     "server.url": "the server of this machine",
     "agent.node": "the host's short name",
     "agent.spool": "`/var/spool/jobsight`; as a user `~/.local/share/jobsight/spool`",

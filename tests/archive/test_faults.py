@@ -103,7 +103,7 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     with pytest.raises(ArchiveError, match="mount it or correct archive"):
         write_archive(sqlite, place, LATER)
     assert list(folder.iterdir()) == []
-    assert write_archive(sqlite, place, LATER, anew=True).runs == 4
+    assert write_archive(sqlite, place, LATER, new_archive=True).runs == 4
     (problem,) = check_archive(place, sqlite).problems
     assert "is missing, with 2 runs of the store" in problem
 

@@ -65,7 +65,7 @@ PAGE_GOAL = 1.0
 GROWTH_GOAL = 0.25
 #: Seconds that honest work may take after the attack before it counts as stopped: as long as the
 #: attack at most, however slow the machine is.
-PATIENCE = 1800.0
+TIMEOUT = 1800.0
 _PROCESSES_OF_A_JOB = 2000
 _MEMORY_OF_A_JOB = 2 * 2**30
 
@@ -623,8 +623,8 @@ class Soak:
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         begin = time.monotonic()
         while not condition():
-            if self._has_crashed() or time.monotonic() > begin + PATIENCE:
-                self._fault(f"{what}: not within {PATIENCE:g} s")
+            if self._has_crashed() or time.monotonic() > begin + TIMEOUT:
+                self._fault(f"{what}: not within {TIMEOUT:g} s")
                 return
             time.sleep(1)
         self.verdict.figures[f"seconds until {what}"] = f"{time.monotonic() - begin:.0f}"

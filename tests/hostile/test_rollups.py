@@ -24,7 +24,7 @@ KINDS = (
     *("long-run-in-bounds", "huge-numbers", "many-names", "many-nodes", "many-resources"),
     *("midnights", "large-series", "long-texts", "not-finite"),
 )
-PATIENCE = 600.0
+TIMEOUT = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ class LimitedServer(ServerProcess):
         resource.prlimit(self.pid, resource.RLIMIT_AS, (limit, limit))
 
     def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
             connection.request(method, path, body, {"Authorization": f"Bearer {self.token}"})
             reply = connection.getresponse()
@@ -79,12 +79,12 @@ def test_no_batch_ends_the_server_or_its_rollups(spawner: Spawner, tmp_path: Pat
         for path in ("/", "/jobs/1000000", "/api/v1/jobs?limit=1000", "/api/v1/jobs/1000000"):
             assert server.request("GET", path)[0] in (200, 404, 413), path
             assert server.lives(), (path, (server.folder / "server.log").read_text()[-3000:])
-        wait_until(lambda: _carol(server), PATIENCE)
+        wait_until(lambda: _carol(server), TIMEOUT)
         assert server.lives(), (server.folder / "server.log").read_text()[-3000:]
     # Nothing of it ends the next start.
     with server:
         assert _carol(server) == pytest.approx(4.0)
-        wait_until(lambda: server.waiting() == 0, PATIENCE)
+        wait_until(lambda: server.waiting() == 0, TIMEOUT)
         assert server.lives(), (server.folder / "server.log").read_text()[-3000:]
         assert "Traceback" not in (server.folder / "server.log").read_text()
 

@@ -158,13 +158,13 @@ def write_archive(
     before: int,
     *,
     dry_run: bool = False,
-    anew: bool = False,
+    new_archive: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
     clock: Callable[[], int] = time.time_ns,
 ) -> Archived:
     """Archive all runs that ended before a time and have changed since they were archived.
 
-    A storage without the files that the store refers to is refused, unless ``anew``.
+    A storage without the files that the store refers to is refused, unless ``new_archive``.
     """
     this = _Round(store, storage, before, clock)
     if dry_run:
@@ -172,7 +172,7 @@ def write_archive(
         return this.done
     with archive_lock(store.database):
         storage.prepare()
-        if not anew:
+        if not new_archive:
             this.check_storage()
         this.remove_leftovers()
         this.withdraw()
@@ -287,7 +287,7 @@ class _Round:
         if file is not None and not self._storage.exists(file):
             raise ArchiveError(
                 f"the archive {self._storage.location} has no {file}, which the store refers to; "
-                "mount it or correct archive.location, or start another archive with --anew"
+                "mount it or correct archive.location, or start another archive with --new-archive"
             )
 
     def withdraw(self) -> None:

@@ -52,7 +52,7 @@ _OPTIONS = {
     "--month": {Action.READ},
     "--cluster": {Action.READ},
     "--dry-run": {Action.WRITE, Action.READ},
-    "--anew": {Action.WRITE},
+    "--new-archive": {Action.WRITE},
     "--json": {Action.WRITE, Action.LIST, Action.CHECK, Action.SQL},
     "--engine": {Action.SQL},
     "--query": {Action.SQL},
@@ -70,7 +70,7 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
     month: str | None,
     cluster: str | None,
     dry_run: bool,
-    anew: bool,
+    new_archive: bool,
     json: bool,
     engine: str | None,
     query: str | None,
@@ -94,7 +94,7 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
         "--month": month,
         "--cluster": cluster,
         "--dry-run": dry_run,
-        "--anew": anew,
+        "--new-archive": new_archive,
         "--json": json,
         "--engine": engine,
         "--query": query,
@@ -133,7 +133,7 @@ def archive(  # noqa: PLR0913 -- a command's parameters are its options
                 storage,
                 _cutoff(settings, before),
                 dry_run=dry_run,
-                anew=anew,
+                new_archive=new_archive,
                 progress=progress_line("runs archived"),
             )
             return _show(done, storage, dry_run, json)
@@ -343,7 +343,7 @@ def main(arguments: Sequence[str]) -> int:
         help="write, read: show what would be done and change nothing",
     )
     parser.add_argument(
-        "--anew",
+        "--new-archive",
         action="store_true",
         help="write: start a new archive in storage of the one the store refers to",
     )

@@ -36,21 +36,21 @@ GPU_METRICS: Final = ("utilization", "multiprocessor_time", "energy")
 
 #: Seconds of an interval, unless there would be fewer or more intervals than these.
 _WIDTH: Final = 10.0
-_FEWEST, _MOST = 12, 4096
+_MIN_INTERVALS, _MAX_INTERVALS = 12, 4096
 #: Values of the CPU use of single nodes.
 _MATRIX: Final = 2**19
 #: Points of the memory of a node over the last two thirds of the run.
 MEMORY_POINTS: Final = 96
 
 
-class Curve(NamedTuple):
+class TimeSeries(NamedTuple):
     """An integral as a function of time: seconds since the start of the run, and its value."""
 
     times: Floats
     values: Floats
 
 
-class GpuCurves:
+class GpuSeries:
     """What the time series of single GPUs add up to, by interval."""
 
     def __init__(self, count: int) -> None:
@@ -73,7 +73,7 @@ class Timeline:
     def __init__(self, start: int, span: float, nodes: int) -> None:
         self.start = start
         self.span = span
-        count = int(min(max(span / _WIDTH, min(_FEWEST, span)), _MOST)) or 1
+        count = int(min(max(span / _WIDTH, min(_MIN_INTERVALS, span)), _MAX_INTERVALS)) or 1
         self.edges: Floats = np.linspace(0.0, span, count + 1)
         self.width = span / count
         self._nodes = nodes
@@ -91,7 +91,7 @@ class Timeline:
         self.memory_times: Floats = np.linspace(span / 3, span, MEMORY_POINTS)
         #: The memory of each node at these times.
         self.memory_of: dict[str, Floats] = {}
-        self.gpus = GpuCurves(count)
+        self.gpus = GpuSeries(count)
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -142,17 +142,19 @@ class Timeline:
                     self._add_column(name, samples, sightings)
         self._add_gpus(series, times, gpus)
 
-    def _add_column(self, name: str, samples: Curve, sightings: Collection[StoredNode]) -> None:
+    def _add_column(
+        self, name: str, samples: TimeSeries, sightings: Collection[StoredNode]
+    ) -> None:
         metric = find_metric(name)
         if metric is None:
             return
         if name == MEMORY:
             self._add_memory(samples)
         if metric.kind == "counter":
-            curve = _counter(samples)
+            series = _counter(samples)
             if name == CPU:
-                curve = _whole_counter(curve, samples.values[0], sightings, self.start)
-            column, share = self._resample(curve)
+                series = _whole_counter(series, samples.values[0], sightings, self.start)
+            column, share = self._resample(series)
             if metric.unit == "nanoseconds":
                 column /= SECOND
         else:
@@ -168,21 +170,21 @@ class Timeline:
             sums = np.add.reduceat(column, self._starts) * self.width / self.node_widths
             self._node_rows.append(sums.astype(np.float32))
 
-    def _resample(self, curve: Curve) -> tuple[Floats, Floats]:
+    def _resample(self, series: TimeSeries) -> tuple[Floats, Floats]:
         """The growth in each interval by second, and the share of the interval that is known."""
         edges = self.edges
-        at_edges = np.interp(edges, curve.times, curve.values)
-        share = np.clip(edges, curve.times[0], curve.times[-1])
+        at_edges = np.interp(edges, series.times, series.values)
+        share = np.clip(edges, series.times[0], series.times[-1])
         share = (share[1:] - share[:-1]) / self.width
         growth = (at_edges[1:] - at_edges[:-1]) / self.width
         return growth, share
 
-    def _resample_mean(self, curve: Curve) -> tuple[Floats, Floats]:
+    def _resample_mean(self, series: TimeSeries) -> tuple[Floats, Floats]:
         """The same of the integral of a gauge: the mean of the part that is known."""
-        growth, share = self._resample(curve)
+        growth, share = self._resample(series)
         return np.divide(growth, share, out=np.zeros_like(growth), where=share > 1e-9), share
 
-    def _add_memory(self, samples: Curve) -> None:
+    def _add_memory(self, samples: TimeSeries) -> None:
         self.memory_of[self.nodes[-1]] = np.interp(
             self.memory_times, samples.times, samples.values, left=np.nan, right=np.nan
         )
@@ -218,7 +220,7 @@ class Timeline:
         multiprocessors may be known."""
         utilization = _known(series, times, f"gpu.{key}.utilization")
         if utilization is not None:
-            samples = Curve(utilization.times, utilization.values / 100.0)
+            samples = TimeSeries(utilization.times, utilization.values / 100.0)
             activity, share = self._resample_mean(_integral(samples))
         else:
             busy = _known(series, times, f"gpu.{key}.multiprocessor_time")
@@ -229,32 +231,32 @@ class Timeline:
         return np.clip(activity, 0.0, 1.0), share > 0
 
 
-def _known(series: StoredSeries, times: Floats, name: str) -> Curve | None:
+def _known(series: StoredSeries, times: Floats, name: str) -> TimeSeries | None:
     """The samples of a metric that are not missing; None if there is none."""
     values = series.columns.get(name)
     if values is None:
         return None
     mask = present(values)
-    return Curve(times[mask], values[mask].astype(np.float64)) if mask.any() else None
+    return TimeSeries(times[mask], values[mask].astype(np.float64)) if mask.any() else None
 
 
-def _counter(samples: Curve) -> Curve:
+def _counter(samples: TimeSeries) -> TimeSeries:
     """The growth since the first sample; a counter that falls has begun again at zero."""
     steps = np.diff(samples.values)
     falls = steps < 0
     if falls.any():
         steps = np.where(falls, np.maximum(samples.values[1:], 0.0), steps)
-    return Curve(samples.times, np.concatenate(([0.0], np.cumsum(steps))))
+    return TimeSeries(samples.times, np.concatenate(([0.0], np.cumsum(steps))))
 
 
 def _whole_counter(
-    curve: Curve, first: float, sightings: Collection[StoredNode], start: int
-) -> Curve:
+    series: TimeSeries, first: float, sightings: Collection[StoredNode], start: int
+) -> TimeSeries:
     """The CPU counter from the creation of the cgroup to the last totals."""
     if len(sightings) != 1:
-        return curve
+        return series
     (node,) = sightings
-    times, values = curve.times, curve.values + max(first, 0.0)
+    times, values = series.times, series.values + max(first, 0.0)
     birth = max((node.sighting.birth - start) / SECOND, 0.0)
     if birth < times[0]:
         times, values = np.append(birth, times), np.append(0.0, values)
@@ -264,14 +266,14 @@ def _whole_counter(
         if end > times[-1]:
             times = np.append(times, end)
             values = np.append(values, max(float(totals.cpu_time), values[-1]))
-    return Curve(times, values)
+    return TimeSeries(times, values)
 
 
-def _integral(samples: Curve) -> Curve:
+def _integral(samples: TimeSeries) -> TimeSeries:
     """The integral of a gauge; a value holds since the previous sample."""
     steps = np.diff(samples.times) * samples.values[1:]
     if len(steps):
-        return Curve(samples.times, np.concatenate(([0.0], np.cumsum(steps))))
+        return TimeSeries(samples.times, np.concatenate(([0.0], np.cumsum(steps))))
     # A single sample stands for a moment around it.
     time, value = float(samples.times[0]), float(samples.values[0])
-    return Curve(np.array([time - 0.5, time + 0.5]), np.array([0.0, value]))
+    return TimeSeries(np.array([time - 0.5, time + 0.5]), np.array([0.0, value]))

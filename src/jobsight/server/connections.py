@@ -44,7 +44,7 @@ _QUEUE: Final = 1024
 #: Most connections accepted in one iteration of the event loop.
 _MAX_ACCEPTS: Final = 64
 #: Seconds that an idle connection stays open when the server stops.
-_LINGER: Final = 0.5
+_IDLE_TIMEOUT_STOPPING: Final = 0.5
 _CLOSE: Final = (b"connection", b"close")
 
 #: Descriptors for everything else: the store, its journal, outgoing connections, files, and
@@ -407,7 +407,7 @@ class HttpProtocol(H11Protocol):
     @property
     def _header_timeout(self) -> float:
         limit = self._limits.header_timeout
-        return min(_LINGER, limit) if self._table.draining else limit
+        return min(_IDLE_TIMEOUT_STOPPING, limit) if self._table.draining else limit
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request, unless its response has begun; drop the application's."""

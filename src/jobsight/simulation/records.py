@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 #: Points of a time series.
-_FEWEST, _MOST = 20, 200
+_MIN_SAMPLES, _MAX_SAMPLES = 20, 200
 _INTERVAL: Final = 30.0
 #: CPU time of slurmstepd, in nanoseconds.
 _OVERHEAD: Final = 200_000_000
@@ -133,12 +133,12 @@ class _Timeline:
         self.noise: Floats = random.uniform(0.97, 1.03, len(self.offsets))
 
     def _sample_times(self, plan: Plan, random: np.random.Generator) -> Floats:
-        most = int(random.integers(40, 110)) if len(plan.phases) < 8 else _MOST
-        count = int(min(max(self.elapsed / _INTERVAL, _FEWEST), most))
+        most = int(random.integers(40, 110)) if len(plan.phases) < 8 else _MAX_SAMPLES
+        count = int(min(max(self.elapsed / _INTERVAL, _MIN_SAMPLES), most))
         last = self.elapsed
         if plan.seen == "low":
             last *= 0.1 + 0.35 * float(random.random())
-            count = max(_FEWEST, count // 2)
+            count = max(_MIN_SAMPLES, count // 2)
         return np.linspace(last / count, last, count)
 
     def counters(self, integrals: Floats) -> Integers:

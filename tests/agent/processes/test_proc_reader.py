@@ -101,7 +101,7 @@ def test_the_threads_that_are_held_back_are_limited(
 
 def test_a_slow_read_is_waited_for(reader: ProcessReader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that waits for a CPU or a lock of Python is not held back by the kernel."""
-    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "STALL_TIMEOUT", 0.0)
     started = time.monotonic()
 
     def read(number: int) -> int:

@@ -23,9 +23,9 @@ from jobsight.util.signals import signals_blocked
 
 #: Seconds for which a thread must be held back by the kernel before it is left to itself: the first
 #: time, and soon after another one. All jobs wait for so long.
-PATIENCE: Final = 0.1
-_SHORT_PATIENCE: Final = 0.05
-_LOOK_INTERVAL: Final = 0.02
+STALL_TIMEOUT: Final = 0.1
+_SHORT_STALL_TIMEOUT: Final = 0.05
+_POLL_INTERVAL: Final = 0.02
 #: Seconds for which a job is not read after it was held back. Each time again it is twice as long.
 _FIRST_PAUSE: Final = 1.0
 PAUSE: Final = 60.0
@@ -69,7 +69,7 @@ class ProcessReader:
         if worker is None:
             worker = self._worker = _Worker()
         results: list[Result | None] = worker.start(function, items)
-        if not worker.wait(_SHORT_PATIENCE if self._held_back else PATIENCE):
+        if not worker.wait(_SHORT_STALL_TIMEOUT if self._held_back else STALL_TIMEOUT):
             self._worker = None
             self._cpu_time += worker.cpu_time
             before = self._held_back.get(group)
@@ -153,10 +153,10 @@ class _Worker:
     def wait(self, patience: float) -> bool:
         """Wait for the results; False if the kernel holds back the thread for too long."""
         # Most reads end within the first interval.
-        if self._done.acquire(timeout=_LOOK_INTERVAL):
+        if self._done.acquire(timeout=_POLL_INTERVAL):
             return True
         held_back_since, read_before = time.monotonic(), -1
-        while not self._done.acquire(timeout=_LOOK_INTERVAL):
+        while not self._done.acquire(timeout=_POLL_INTERVAL):
             now = time.monotonic()
             # On a busy machine a thread waits for a CPU, which the kernel gives it in time.
             if len(self._results) != read_before or not self._is_held_back():

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from jobsight.findings.analysis import activity
 from jobsight.findings.analysis.gpu import NOT_MEASURED, Mask, held_gpus, is_unused
-from jobsight.findings.analysis.programs import cpu_curve
+from jobsight.findings.analysis.programs import cpu_series
 from jobsight.findings.data import RunData
 from jobsight.findings.program_names import is_waiting
 from jobsight.findings.timeline import CPU, Floats, Timeline
@@ -127,14 +127,14 @@ def _network(timeline: Timeline) -> Floats:
 
 def _busiest(data: RunData, timeline: Timeline, mask: Mask) -> str | None:
     """The program that used the most CPU time in some intervals."""
-    curve = cpu_curve(data)
-    grown = np.diff(np.interp(timeline.edges, curve.times, curve.values))
+    series = cpu_series(data)
+    grown = np.diff(np.interp(timeline.edges, series.times, series.values))
     in_mask = np.append(0.0, np.cumsum(np.where(mask, grown, 0.0)))
     best, most = None, 0.0
     for program in data.programs[:_MAX_PROGRAMS]:
         if program.first is None or program.last is None or is_waiting(program.path):
             continue
-        whole = np.interp((program.first, program.last), curve.times, curve.values)
+        whole = np.interp((program.first, program.last), series.times, series.values)
         part = np.interp((program.first, program.last), timeline.edges, in_mask)
         used = program.cpu * (part[1] - part[0]) / max(whole[1] - whole[0], program.cpu, 1e-9)
         if used > most:

@@ -17,7 +17,7 @@ from jobsight.findings.analysis.activity import working_cores
 from jobsight.findings.analysis.arithmetic import NO_CORES, NO_TIMES, ratio
 from jobsight.findings.data import Program, RunData
 from jobsight.findings.program_names import answers_by_exit_code, is_sleep, is_waiting
-from jobsight.findings.timeline import CPU, Curve
+from jobsight.findings.timeline import CPU, TimeSeries
 from jobsight.findings.vocabulary import FigureSet
 
 #: Programs whose intervals are compared with the CPU time of the run, the most CPU time first.
@@ -50,31 +50,31 @@ def add(data: RunData, figures: FigureSet) -> None:
     if not programs:
         figures.unknown.setdefault("executables", "no program was seen")
         return
-    curve = cpu_curve(data)
+    series = cpu_series(data)
     executions = sum(program.executions for program in programs)
     figures.set("programs.executions", executions)
     figures.set("programs.rate", ratio(executions, data.span))
     _add_top(data, figures)
-    _add_wasteful(data, figures, curve)
-    _add_serial(data, figures, curve)
+    _add_wasteful(data, figures, series)
+    _add_serial(data, figures, series)
     _add_threads(data, figures)
     _add_failures(data, figures)
-    _add_short(data, figures, curve)
+    _add_short(data, figures, series)
     _add_sleep(data, figures)
     _add_last(data, figures)
     if data.software:
         figures.set("programs.software", data.software)
     else:
         figures.set("programs.software", None, "no rule names a program of the run")
-    _add_start(data, figures, curve)
+    _add_start(data, figures, series)
 
 
-def cpu_curve(data: RunData) -> Curve:
+def cpu_series(data: RunData) -> TimeSeries:
     """The CPU time of the run as a function of time: of the time series, else that of the programs,
     each of which is taken to be busy evenly."""
     cpu = None if data.timeline is None else data.timeline.get(CPU)
     if data.timeline is not None and cpu is not None:
-        return Curve(data.timeline.edges, np.append(0.0, np.cumsum(cpu)) * data.timeline.width)
+        return TimeSeries(data.timeline.edges, np.append(0.0, np.cumsum(cpu)) * data.timeline.width)
     steps: dict[float, float] = {}
     jumps: dict[float, float] = {}
     for program in data.programs[:_MAX_PROGRAMS]:
@@ -86,27 +86,27 @@ def cpu_curve(data: RunData) -> Curve:
         jumps[program.first] = jumps.get(program.first, 0.0) + rate
         jumps[last] = jumps.get(last, 0.0) - rate
     if not jumps:
-        return Curve(np.array([0.0, max(data.span, 1.0)]), np.zeros(2))
+        return TimeSeries(np.array([0.0, max(data.span, 1.0)]), np.zeros(2))
     total, rate, before = 0.0, 0.0, 0.0
     for moment in sorted(jumps):
         total += rate * (moment - before)
         steps[moment] = total
         rate += jumps[moment]
         before = moment
-    return Curve(np.array(list(steps)), np.array(list(steps.values())))
+    return TimeSeries(np.array(list(steps)), np.array(list(steps.values())))
 
 
-def used_between(curve: Curve, first: float, last: float) -> float:
+def used_between(series: TimeSeries, first: float, last: float) -> float:
     """The CPU seconds of the run between two times."""
-    before, after = np.interp((first, last), curve.times, curve.values)
+    before, after = np.interp((first, last), series.times, series.values)
     return float(after - before)
 
 
-def _used_meanwhile(curve: Curve, first: float, last: float) -> float:
+def _used_meanwhile(series: TimeSeries, first: float, last: float) -> float:
     """The CPU seconds of the run while a program ran: by the rate without both ends, because a
     sample at the end of one program has the CPU time of the next."""
     edge = _EDGE * (last - first)
-    return used_between(curve, first + edge, last - edge) / (1 - 2 * _EDGE)
+    return used_between(series, first + edge, last - edge) / (1 - 2 * _EDGE)
 
 
 def _add_top(data: RunData, figures: FigureSet) -> None:
@@ -129,7 +129,7 @@ class _Waste(NamedTuple):
     span: float
 
 
-def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
+def _add_wasteful(data: RunData, figures: FigureSet, series: TimeSeries) -> None:
     names = ("wasteful", "wasteful_cores", "wasteful_share", "wasteful_idle")
     if data.cores is None or not data.span:
         for name in names:
@@ -140,7 +140,7 @@ def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
         span = program.span
         if span is None or program.first is None or program.last is None:
             continue
-        used = _used_meanwhile(curve, program.first, program.last)
+        used = _used_meanwhile(series, program.first, program.last)
         if program.cpu <= 0 or program.cpu < _DOMINANT * used or is_sleep(program.path):
             continue
         idle = data.cores * span - max(used, program.cpu)
@@ -160,7 +160,7 @@ def _add_wasteful(data: RunData, figures: FigureSet, curve: Curve) -> None:
     figures.set("programs.wasteful_idle", worst.idle)
 
 
-def _add_serial(data: RunData, figures: FigureSet, curve: Curve) -> None:
+def _add_serial(data: RunData, figures: FigureSet, series: TimeSeries) -> None:
     programs = data.programs[:_MAX_COMPARED]
     used = sum(program.cpu for program in data.programs)
     if used <= 0:
@@ -172,7 +172,7 @@ def _add_serial(data: RunData, figures: FigureSet, curve: Curve) -> None:
     # What is used by smaller programs is not worth the comparison.
     programs = [program for program in programs if program.cpu >= _SMALL * used]
     lives = [life for program in programs[:_MAX_OTHERS] if (life := _life(program)) is not None]
-    serial = sum(program.cpu for program in programs if _is_serial(program, lives, curve))
+    serial = sum(program.cpu for program in programs if _is_serial(program, lives, series))
     figures.set("programs.serial_share", serial / used)
 
 
@@ -192,7 +192,7 @@ def _life(program: Program) -> _Life | None:
     return _Life(program, program.first, program.last, cores)
 
 
-def _is_serial(program: Program, lives: Sequence[_Life], curve: Curve) -> bool:
+def _is_serial(program: Program, lives: Sequence[_Life], series: TimeSeries) -> bool:
     """Whether a program kept one core busy: on average, and while it used its CPU time. One that is
     started now and then on many cores has a low mean as well."""
     life = _life(program)
@@ -205,9 +205,9 @@ def _is_serial(program: Program, lives: Sequence[_Life], curve: Curve) -> bool:
         if other.program is not program
         and min(other.last, life.last) - max(other.first, life.first) > half
     )
-    first, last = np.searchsorted(curve.times, (life.first, life.last))
-    values = curve.values[max(int(first) - 1, 0) : int(last) + 1]
-    times = curve.times[max(int(first) - 1, 0) : int(last) + 1]
+    first, last = np.searchsorted(series.times, (life.first, life.last))
+    values = series.values[max(int(first) - 1, 0) : int(last) + 1]
+    times = series.times[max(int(first) - 1, 0) : int(last) + 1]
     if len(times) < 2:
         return True
     grown, widths = values[1:] - values[:-1], times[1:] - times[:-1]
@@ -260,7 +260,7 @@ def _habit(data: RunData, program: Program) -> float | None:
     return _ANSWERS if habit is None and answers_by_exit_code(program.path) else habit
 
 
-def _add_short(data: RunData, figures: FigureSet, curve: Curve) -> None:
+def _add_short(data: RunData, figures: FigureSet, series: TimeSeries) -> None:
     short = [
         program
         for program in data.programs
@@ -279,7 +279,7 @@ def _add_short(data: RunData, figures: FigureSet, curve: Curve) -> None:
     for program in short:
         if program.first is None or program.last is None or not data.cores:
             continue
-        if program.cpu >= _DOMINANT * _used_meanwhile(curve, program.first, program.last):
+        if program.cpu >= _DOMINANT * _used_meanwhile(series, program.first, program.last):
             held = max(held, data.cores * (program.last - program.first))
     figures.set("programs.short_held", held)
 
@@ -314,7 +314,7 @@ def _add_last(data: RunData, figures: FigureSet) -> None:
     figures.set("programs.last", last.shown if last else None, NO_TIMES)
 
 
-def _add_start(data: RunData, figures: FigureSet, curve: Curve) -> None:
+def _add_start(data: RunData, figures: FigureSet, series: TimeSeries) -> None:
     """The time until a program had used 5 s of CPU time, and what ran meanwhile."""
     moments: list[tuple[float, Program]] = []
     for program in data.programs[:_MAX_PROGRAMS]:
@@ -323,9 +323,9 @@ def _add_start(data: RunData, figures: FigureSet, curve: Curve) -> None:
         if is_sleep(program.path):
             continue
         # Its share of the CPU time that the run used between its first start and its last end.
-        begun, ended = np.interp((program.first, program.last), curve.times, curve.values)
+        begun, ended = np.interp((program.first, program.last), series.times, series.values)
         needed = begun + _STARTED * max(ended - begun, program.cpu) / program.cpu
-        reached = float(np.interp(needed, curve.values, curve.times))
+        reached = float(np.interp(needed, series.values, series.times))
         moments.append((min(max(reached, program.first), program.last), program))
     names = ("duration", "share", "core_time", "program")
     if not moments:

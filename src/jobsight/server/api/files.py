@@ -26,7 +26,7 @@ from jobsight.server.problems import Problem
 from jobsight.store.store import Store
 
 #: Requests that draw at the same time, and those that wait for it; further ones are refused.
-AT_ONCE: Final = 2
+MAX_DRAWN: Final = 2
 WAITING: Final = 32
 
 #: The plots of :mod:`jobsight.reports.plots`, which is not imported before it is needed.
@@ -56,8 +56,8 @@ _Result = TypeVar("_Result")
 class DrawingQueue:
     """Runs functions that draw in the thread pool, a few at a time."""
 
-    def __init__(self, at_once: int = AT_ONCE, waiting: int = WAITING) -> None:
-        self._slots = asyncio.Semaphore(at_once)
+    def __init__(self, max_drawn: int = MAX_DRAWN, waiting: int = WAITING) -> None:
+        self._slots = asyncio.Semaphore(max_drawn)
         self._most_waiting = waiting
         self._waiting = 0
 

@@ -84,7 +84,7 @@ MAX_MEMORY: Final = 2**60
 #: Executions and processes: a million runs with this many add up to less than 2**63.
 MAX_COUNT: Final = 2**43
 _MAX_ID: Final = 2**32 - 1
-_MOST: Final = 2**63 - 1
+_MAX_INTEGER: Final = 2**63 - 1
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -153,7 +153,7 @@ _INFO: Final[dict[str, _Text | _Number | _Items]] = {
     "memory": _Number(MAX_MEMORY),
     "gpus": _Number(MAX_GPUS),
     "tres": _Items(MAX_RESOURCES, _MAX_RESOURCES_SIZE),
-    "time_limit": _Number(_MOST),
+    "time_limit": _Number(_MAX_INTEGER),
     "state": _TEXT,
     "exit_code": _Number(_MAX_ID, -(2**31)),
     "exit_signal": _Number(2**16),
@@ -192,7 +192,7 @@ def _is_usual(info: JobInfo) -> bool:
         and 0 <= (info.cpus or 0) <= MAX_CPUS
         and 0 <= (info.gpus or 0) <= MAX_GPUS
         and 0 <= (info.memory or 0) <= MAX_MEMORY
-        and 0 <= (info.time_limit or 0) <= _MOST
+        and 0 <= (info.time_limit or 0) <= _MAX_INTEGER
         and (nodes is None or (len(nodes) <= 64 and len("".join(nodes)) <= MAX_NODES_SIZE))
         and (tres is None or (len(tres) <= 64 and len("".join(tres)) <= _MAX_RESOURCES_SIZE))
     )
@@ -270,7 +270,7 @@ def has_usual_figures(part: JobPart, usual: dict[str, Coverage] | None = None) -
         if step.tasks > MAX_COUNT:
             return False
         figures += filter(None, astuple(step)[1:])
-    if min(figures) < 0 or max(figures) > _MOST:
+    if min(figures) < 0 or max(figures) > _MAX_INTEGER:
         return False
     return part.coverage is usual or all(map(_is_coverage, part.coverage.values()))
 
@@ -311,7 +311,7 @@ def _limit_coverage(coverage: dict[str, Coverage], excesses: list[Excess]) -> di
         if not _is_share(own.time_share) or not _is_share(own.cpu_share):
             shares = f"{own.time_share} and {own.cpu_share}"
             excesses.append(Excess(f"coverage {group}", f"has the shares {shares}, not 0 to 1"))
-        elif not 0 <= own.events_lost <= _MOST:
+        elif not 0 <= own.events_lost <= _MAX_INTEGER:
             lost = _shown(own.events_lost)
             excesses.append(Excess(f"coverage {group}", f"has {lost} events lost"))
         elif len(own.reason) > MAX_REASON:
@@ -359,13 +359,13 @@ def _is_gpu(use: GpuUse) -> bool:
     figures = _figures(use)
     return (
         min(figures) >= 0
-        and max(figures) <= _MOST
+        and max(figures) <= _MAX_INTEGER
         and _is_printable(use.key, MAX_GPU_KEY)
         and (use.parent is None or _is_printable(use.parent, MAX_GPU_KEY))
         and _is_printable(use.name, MAX_GPU_NAME, least=0)
         and _is_printable(use.uuid, MAX_GPU_NAME, least=0)
         and _are_rows(use.throttled_time or {})
-        and all(0 <= time <= _MOST for time in (use.throttled_time or {}).values())
+        and all(0 <= time <= _MAX_INTEGER for time in (use.throttled_time or {}).values())
         and len(use.faults or ()) <= MAX_GPU_ROWS
         and all(map(_is_fault, use.faults or ()))
         and _are_rows(use.coverage)
@@ -380,7 +380,7 @@ def _is_fault(fault: GpuFault) -> bool:
     return (
         _is_printable(fault.kind, MAX_GPU_KEY)
         and 0 <= fault.count <= MAX_COUNT
-        and 0 <= fault.last <= _MOST
+        and 0 <= fault.last <= _MAX_INTEGER
         and (fault.code is None or 0 <= fault.code <= _MAX_ID)
     )
 
@@ -400,7 +400,7 @@ def _is_coverage(own: Coverage) -> bool:
     return (
         (time_share is None or 0 <= time_share <= 1)
         and (cpu_share is None or 0 <= cpu_share <= 1)
-        and 0 <= own.events_lost <= _MOST
+        and 0 <= own.events_lost <= _MAX_INTEGER
         and len(own.reason) <= MAX_REASON
     )
 

@@ -52,7 +52,7 @@ LATEST = 7_258_118_400 * 10**9
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DAY: Final = 86400 * SECOND
-_LEAST, _MOST = -(2**63), 2**63 - 1
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 #: The first and the last time that are allowed, both between 1990 and 2200.
 Window: TypeAlias = tuple[int, int]
@@ -70,7 +70,7 @@ def check(batch: Batch) -> list[str]:
     check_name("spool", batch.spool)
     check_name("version of the agent", batch.agent)
     # There must be room for the number that follows it.
-    _number("sequence", batch.sequence, least=0, most=_MOST - 1)
+    _number("sequence", batch.sequence, least=0, most=_MAX_INTEGER - 1)
     _time("the time of the batch", batch.written)
     check_name("cluster", batch.cluster)
     window = max(batch.written - MAX_AGE, EARLIEST), min(batch.written + MAX_AGE, LATEST - 1)
@@ -309,7 +309,7 @@ def _size(text: str) -> int:
 
 def _numbers(record: ExecutableUse | JobTotals | StepUse, of: Sighting) -> None:
     figures = [value for value in msgspec.structs.astuple(record) if type(value) is int]
-    if figures and (min(figures) < _LEAST or max(figures) > _MOST):
+    if figures and (min(figures) < _MIN_INTEGER or max(figures) > _MAX_INTEGER):
         for name in record.__struct_fields__:
             value = getattr(record, name)
             if isinstance(value, int):
@@ -319,8 +319,8 @@ def _numbers(record: ExecutableUse | JobTotals | StepUse, of: Sighting) -> None:
 def _number(
     what: str,
     value: int,
-    least: int = _LEAST,
-    most: int = _MOST,
+    least: int = _MIN_INTEGER,
+    most: int = _MAX_INTEGER,
     of: JobInfo | Sighting | None = None,
 ) -> None:
     if not least <= value <= most:

@@ -18,7 +18,7 @@ from jobsight.store.store import Store
 from jobsight.util import units
 from jobsight.web.render import page
 
-FEWEST, MOST = 2, 8
+MIN_RUNS, MAX_RUNS = 2, 8
 #: Figures that differ by less are the same.
 _TOLERANCE: Final = 0.02
 
@@ -83,9 +83,9 @@ def add_routes(
         request: Request, run: Annotated[list[str], Query(default_factory=list)]
     ) -> HTMLResponse:
         wanted = list(dict.fromkeys(text.strip() for text in run if text.strip()))
-        if not FEWEST <= len(wanted) <= MOST:
+        if not MIN_RUNS <= len(wanted) <= MAX_RUNS:
             raise HTTPException(
-                422, f"run: expected {FEWEST} to {MOST} runs, as in /compare?run=12&run=13"
+                422, f"run: expected {MIN_RUNS} to {MAX_RUNS} runs, as in /compare?run=12&run=13"
             )
         reports = []
         for text in wanted:

@@ -6,8 +6,8 @@ import { Plot } from "./plot.js";
 import { Strip } from "./strip.js";
 
 const HEIGHT = 200;
-// Keys whose time series are asked for: the address of a request has a limit.
-const MOST_KEYS = 32;
+// Keys whose time series are requested: the address of a request has a limit.
+const MAX_KEYS = 32;
 const COLOURS = ["accent", "second", "bad", "muted", "good", "warn"];
 
 const section = document.getElementById("gpu-curves");
@@ -15,7 +15,7 @@ const note = document.getElementById("gpu-note");
 const area = section.querySelector(".plots");
 const curves = document.getElementById("curves");
 const all = section.dataset.gpus.split(",");
-const keys = all.slice(0, MOST_KEYS);
+const keys = all.slice(0, MAX_KEYS);
 const many = Number(section.dataset.count) > Number(section.dataset.many);
 
 let plots = [];
