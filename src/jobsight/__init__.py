@@ -1,3 +1,3 @@
 """jobsight: what each job on a cluster really did, and what to change next time."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -11,28 +11,21 @@ from pathlib import Path
 import pytest
 
 from deploy.packages.build import PROJECT, project_version
+from tests.history import git, releases
 
 
 @pytest.fixture(scope="session")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages of the last commit with another version; else of the commit before this one."""
+    """The packages of the version before, built from the commit that released it."""
     given = os.environ.get("JOBSIGHT_PREVIOUS_DIST")
     if given:
         return Path(given)
-
-    def git(*words: str) -> str:
-        answer = subprocess.run(
-            ["git", *words], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60
-        )
-        return answer.stdout.strip()
-
-    changed = git(
-        "log", "-1", "--format=%H", f"-S{project_version()}", "--", "src/jobsight/__init__.py"
-    )
-    commit = f"{changed or 'HEAD'}~1"
+    older = [commit for version, commit in releases().items() if version != project_version()]
+    if not older:
+        pytest.skip("the history of the project in git does not reach back to another version")
     dist = tmp_path_factory.mktemp("previous") / "dist"
     tree = dist.with_name("tree")
-    git("worktree", "add", "--detach", str(tree), commit)
+    git("worktree", "add", "--detach", str(tree), older[0])
     try:
         subprocess.run(
             [sys.executable, "-m", "deploy.packages.build",

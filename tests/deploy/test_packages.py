@@ -203,13 +203,13 @@ def test_installed_upgraded_and_purged(root: Root, previous: Path) -> None:
         root.run("jobsight", "report", "--store", "/var/lib/jobsight/store.db", "--json").stdout
     )
     assert report["cluster"] == "upgraded"
-    if older != VERSION:
-        # The refusal is one sentence, and the newer version stays.
-        answer = root.run("dpkg", "--install", "/srv/" + package("jobsight", dist=previous).name,
-                          check=False)  # fmt: skip
-        assert answer.returncode != 0
-        assert f"a downgrade to {older} is refused" in answer.stderr
-        assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
+    assert older != VERSION
+    # The refusal is one sentence, and the newer version stays.
+    answer = root.run("dpkg", "--install", "/srv/" + package("jobsight", dist=previous).name,
+                      check=False)  # fmt: skip
+    assert answer.returncode != 0
+    assert f"a downgrade to {older} is refused" in answer.stderr
+    assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
 
     root.run("dpkg", "--remove", *reversed(everything))
     left = root.files() - before
@@ -290,13 +290,13 @@ def test_rpm_upgrades_refuses_a_downgrade_and_leaves_nothing(root: Root, previou
     assert (root.path / SETTINGS).read_text() == 'cluster = "upgraded"\n'
     report = json.loads(root.run("jobsight", "report", "--store", store, "--json").stdout)
     assert report["cluster"] == "upgraded"
-    if version != VERSION:
-        # rpm itself refuses; told to go on, it is the scriptlet that does.
-        assert rpm("--upgrade", *older, check=False).returncode != 0
-        answer = rpm("--upgrade", "--oldpackage", *older, check=False)
-        assert answer.returncode != 0
-        assert f"a downgrade to {version} is refused" in answer.stderr
-        assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
+    assert version != VERSION
+    # rpm itself refuses; told to go on, it is the scriptlet that does.
+    assert rpm("--upgrade", *older, check=False).returncode != 0
+    answer = rpm("--upgrade", "--oldpackage", *older, check=False)
+    assert answer.returncode != 0
+    assert f"a downgrade to {version} is refused" in answer.stderr
+    assert root.run("jobsight", "--version").stdout == f"jobsight {VERSION}\n"
 
     rpm("--erase", *reversed(names))
     left = root.files() - before
