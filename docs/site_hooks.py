@@ -18,7 +18,11 @@ _ITEM = re.compile(r"\d{1,2}\. ")
 _CELL_CODE = re.compile(r"(<td[^>]*>)(.*?)(?=</td>)", re.DOTALL)
 _CODE = re.compile(r"(<code[^>]*>)([^<]*)(?=</code>)")
 #: Between the words of a name: JobsightAgentStalled, store.retention.audit_log, /etc/jobsight.
-_WITHIN = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[._/=])(?=[\w])")
+_WITHIN = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\w[._/=])(?=[\w])")
+#: Names that fit every column.
+_SHORT = 12
+#: The first part of a path. A browser would leave its slash at the end of a line.
+_FIRST_PART = re.compile(r"(?<!\S)/\w+/?")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **given: Any) -> str:
@@ -45,9 +49,15 @@ def _indent_items(markdown: str) -> Iterator[str]:
 
 
 def on_post_page(output: str, **given: Any) -> str:
-    """Let browsers divide names in tables at their words, and nowhere else."""
+    """Let browsers divide long names in tables at their words, and nowhere else."""
 
     def divide(cell: re.Match[str]) -> str:
-        return cell[1] + _CODE.sub(lambda code: code[1] + _WITHIN.sub("<wbr>", code[2]), cell[2])
+        return cell[1] + _CODE.sub(lambda code: code[1] + _divided(code[2]), cell[2])
 
     return _CELL_CODE.sub(divide, output)
+
+
+def _divided(names: str) -> str:
+    words = names.split(" ")
+    long = [_WITHIN.sub("<wbr>", word) if len(word) > _SHORT else word for word in words]
+    return _FIRST_PART.sub(lambda first: f'<span class="whole">{first[0]}</span>', " ".join(long))
