@@ -372,6 +372,11 @@ class StepUse(msgspec.Struct, kw_only=True, omit_defaults=True):
 Column: TypeAlias = "array[int] | array[float] | memoryview"
 
 
+def format_of(column: Column) -> str:
+    """The type of the values of a column: ``q`` or ``d``."""
+    return column.format if isinstance(column, memoryview) else column.typecode
+
+
 class Series:
     """Time series of one job on one node: one column of times and one per metric, equally long.
 

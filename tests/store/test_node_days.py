@@ -10,8 +10,10 @@ import pytest
 
 from jobsight.config.settings import RetentionSettings
 from jobsight.model import SECOND, Series
+from jobsight.store.dead_letters import list_dead_letters
 from jobsight.store.maintenance.compact import compact
 from jobsight.store.maintenance.inventory import take_inventory
+from jobsight.store.maintenance.node_days import complete_days, node_days_worker
 from jobsight.store.maintenance.retention import Pruned, preview, prune
 from jobsight.store.read.node_days import NodesDay, series_of_node, use_by_day
 from jobsight.store.store import Store
@@ -19,10 +21,12 @@ from jobsight.store.write import node_days
 from jobsight.store.write.bounds import MAX_NODE_DAYS, MAX_NODE_ROWS
 from jobsight.store.write.excess import read_excess
 from jobsight.store.write.validation import BatchError
+from jobsight.util.workers import worker_states
 from tests.store.contents import assert_sound, check
 from tests.store.many import count
 from tests.store.node_sample import CPUS, DAY, node_batch, node_series, wave, write_day
 from tests.store.sample import START, batch, find, info, part, series, totals
+from tests.waiting import wait_until
 
 #: The midnight before START.
 MIDNIGHT = START // DAY * DAY
@@ -64,13 +68,16 @@ def test_a_batch_has_jobs_and_the_node(store: Store) -> None:
     assert take_inventory(store.database).classes["nodes"].rows == 2
 
 
-def test_a_day_is_joined_when_the_next_begins(store: Store) -> None:
+def test_a_day_is_joined_when_it_is_over(store: Store) -> None:
     write_day(store, MIDNIGHT, hours=24)
     assert days(store, "day", "complete") == [(MIDNIGHT // DAY, False)]
     # 288 batches were joined in groups.
     assert count(store, "node_chunks") == 288 // 64 + 288 % 64
     whole = read(store, MIDNIGHT, MIDNIGHT + DAY)
     assert store.write(node_batch(node_series(MIDNIGHT + DAY, 5)))
+    # Not by a batch, and not before an hour has passed.
+    assert complete_days(store.database, MIDNIGHT + DAY + 3599 * SECOND).runs == 0
+    assert complete_days(store.database, MIDNIGHT + DAY + 3600 * SECOND).runs == 1
     assert count(store, "node_chunks", "level = 2") == 1
     assert days(store, "complete", "open_chunks") == [(True, 0), (False, 1)]
     joined = read(store, MIDNIGHT, MIDNIGHT + DAY - 1)
@@ -86,12 +93,30 @@ def test_a_day_is_joined_when_the_next_begins(store: Store) -> None:
 
 def test_a_late_part_of_a_complete_day_is_joined_to_it(store: Store) -> None:
     assert store.write(node_batch(node_series(MIDNIGHT, 5)))
-    assert store.write(node_batch(node_series(MIDNIGHT + DAY, 5)))
-    late = node_batch(node_series(MIDNIGHT + 3600 * SECOND, 5), written=MIDNIGHT + DAY)
-    assert store.write(late)
+    assert complete_days(store.database, MIDNIGHT + 2 * DAY).runs == 1
+    before = use_by_day(store.database, "c1", 0, 10**6)
+    late = node_series(MIDNIGHT + 3600 * SECOND, 5, first_of_all=MIDNIGHT)
+    assert store.write(node_batch(late, written=MIDNIGHT + DAY))
     assert len(read(store, MIDNIGHT, MIDNIGHT + DAY - 1).times) == 10
-    assert count(store, "node_chunks", "level = 2") == 1
+    assert use_by_day(store.database, "c1", 0, 10**6) == before
+    # Retention and compaction do it, the worker between them does not.
+    assert complete_days(store.database, MIDNIGHT + 2 * DAY, late=False).runs == 0
     assert_sound(store)
+    assert complete_days(store.database, MIDNIGHT + 2 * DAY).runs == 1
+    assert count(store, "node_chunks", "level = 2") == count(store, "node_chunks") == 1
+    assert len(read(store, MIDNIGHT, MIDNIGHT + DAY - 1).times) == 10
+    (found,) = use_by_day(store.database, "c1", 0, 10**6).values()
+    assert found.cpu_time == 8 * (3600 + 4 * 60)
+    assert_sound(store)
+
+
+def test_the_worker_completes_days(store: Store) -> None:
+    assert store.write(node_batch(node_series(MIDNIGHT, 5)))
+    with node_days_worker(store, first_delay=0):
+        wait_until(lambda: days(store, "complete") == [(True,)])
+        wait_until(lambda: [each.calls for each in worker_states()] == [1])
+        (state,) = worker_states()
+    assert (state.name, state.reason) == ("node-days", "")
 
 
 def test_a_batch_over_midnight_is_of_two_days(store: Store) -> None:
@@ -108,7 +133,7 @@ def test_a_counter_that_was_reset_takes_nothing_away(store: Store) -> None:
     assert store.write(node_batch(node_series(MIDNIGHT + 3600 * SECOND, 5, first_of_all=MIDNIGHT)))
     # The node booted.
     assert store.write(node_batch(node_series(MIDNIGHT + 7200 * SECOND, 5)))
-    assert store.write(node_batch(node_series(MIDNIGHT + DAY, 5)))
+    complete_days(store.database, MIDNIGHT + 2 * DAY)
     (found,) = use_by_day(store.database, "c1", 0, 10**6).values()
     assert found.cpu_time == 2 * 4 * 60 * 8
 
@@ -211,8 +236,10 @@ def test_what_is_sent_for_a_thinned_day_is_joined_and_thinned_again(store: Store
     assert _prune(store, now, series=1)["node days downsampled"].runs == 1
     late = node_series(MIDNIGHT + 13 * 3600 * SECOND, 5, first_of_all=MIDNIGHT)
     assert store.write(node_batch(late, written=now))
-    assert days(store, "downsampled") == [(False,)]
-    assert _prune(store, now, series=1)["node days downsampled"].runs == 1
+    assert days(store, "downsampled", "complete") == [(True, False)]
+    done = prune(store.database, RetentionSettings(series=1), now, pause=lambda seconds: None)
+    assert done["node days downsampled"].runs == 1
+    assert days(store, "downsampled", "complete") == [(True, True)]
     assert_sound(store)
 
 
@@ -234,7 +261,13 @@ def test_a_damaged_chunk_stops_nothing_and_is_removed_by_the_check(store: Store)
             {"data": b"broken"},
         )
     assert store.write(node_batch(node_series(MIDNIGHT + DAY, 5)))
+    now = MIDNIGHT + DAY + 7200 * SECOND
+    done = complete_days(store.database, now)
+    assert (done.runs, done.damaged) == (0, 1)
     assert days(store, "complete") == [(False,), (False,)]
+    assert [each.reason for each in list_dead_letters(store.database)] == [
+        "day 2026-09-21 of node n1: a chunk has format version 98, expected 1"
+    ]
     faults = check(store).faults
     assert [fault.where.partition(" of ")[2] for fault in faults] == [
         "day 2026-09-21 of node n1 of cluster c1"
@@ -242,8 +275,10 @@ def test_a_damaged_chunk_stops_nothing_and_is_removed_by_the_check(store: Store)
     check(store, repair=True, remove_damaged=True)
     check(store, repair=True)
     assert_sound(store)
-    assert store.write(node_batch(node_series(MIDNIGHT + DAY + 600 * SECOND, 5)))
+    # With the damage gone, it is not set aside any more.
+    assert complete_days(store.database, now).runs == 1
     assert days(store, "complete") == [(True,), (False,)]
+    assert list_dead_letters(store.database) == []
 
 
 def test_the_check_repairs_the_columns_of_a_day(store: Store) -> None:
@@ -260,12 +295,15 @@ def test_the_queries_by_node_use_an_index(store: Store) -> None:
         pytest.skip("the planner of PostgreSQL reads a small table as a whole")
     write_day(store, MIDNIGHT, hours=1)
     connection = sqlite3.connect(store.database.where)
-    for name in ("chunks_of_node", "days_to_complete", "use_by_day", "due_node_days"):
-        sql = node_days._SQL[name]
+    for name in (
+        *("chunks_of_node", "use_by_day", "due_node_days", "incomplete_node_days"),
+        *("count_open_rows", "node_days_by_id"),
+    ):
+        sql = node_days._SQL[name].replace(":keys", "1")
         values = dict.fromkeys(
             (
                 *("cluster", "node", "first_day", "last_day", "since", "until", "day", "after"),
-                *("all", "limit"),
+                *("all", "limit", "before", "late", "id"),
             ),
             1,
         )

@@ -189,9 +189,9 @@ def dead_letters(
     """List work that failed and is set aside, have it tried again, or give it up.
 
     A run whose daily rollups cannot be computed is set aside, so that the rollups of all other runs
-    go on. It is marked before the work begins: work that ended the process is not tried again at
-    the next start. A dead letter is tried again an hour later, three times in all; after that only
-    by --retry.
+    go on; a day of a node whose time series cannot be joined, too. It is marked before the work
+    begins: work that ended the process is not tried again at the next start. A dead letter is tried
+    again an hour later, three times in all; after that only by --retry.
 
     --retry has the work tried again by the next round of the server. --drop gives it up: a run then
     keeps the share in the daily rollups that it had before, if any, and retention may remove it.

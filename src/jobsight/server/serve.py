@@ -265,6 +265,9 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             from jobsight.store.maintenance.statistics import statistics_worker
 
             stack.enter_context(statistics_worker(store))
+        from jobsight.store.maintenance.node_days import node_days_worker
+
+        stack.enter_context(node_days_worker(store))
         if settings.store.retention.daily:
             from jobsight.store.maintenance.retention import retention_worker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final, NamedTuple
 
 from jobsight.store.sql.load import load_statements
@@ -41,3 +42,17 @@ def add_to_checkpoint(
 
 def remove_checkpoint(transaction: Transaction, name: str) -> None:
     transaction.execute(_SQL["remove_checkpoint"], {"name": name})
+
+
+def is_at_work(host: str, pid: int) -> bool:
+    """Whether another process of this host is running, by what a checkpoint has of it."""
+    if host != os.uname().nodename or pid == os.getpid():
+        # In a container each server has the same PID as the one before.
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from jobsight.errors import StoreError
-from jobsight.model import Run
+from jobsight.errors import JobsightError, StoreError
+from jobsight.model import SECOND, Run
 from jobsight.store.database import Database
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
@@ -26,14 +26,24 @@ logger = logging.getLogger(__name__)
 ROLLUP: Final = "rollup"
 #: The kind of a run that cannot be judged by the rules; its key is the id of the run.
 FINDING: Final = "finding"
+#: The kind of a day of a node whose time series cannot be joined or downsampled; its key is the id
+#: of the row of ``node_days``.
+NODE_DAY: Final = "node-day"
 #: The reason of work that is still being done, or that ended the process.
 INTERRUPTED: Final = "the process ended during this work"
 #: Characters of a reason: it may quote what an agent sent.
 MAX_REASON: Final = 500
+#: A dead letter is tried again after this time, and this many times in all.
+RETRY_DELAY: Final = 3600 * SECOND
+MAX_TRIES: Final = 3
 
 _SQL: Final = load_statements("dead_letters")
 #: What giving up means beyond removing the dead letter, by kind.
-_GIVE_UP: Final = {ROLLUP: _SQL["give_up_rollup"], FINDING: _SQL["give_up_finding"]}
+_GIVE_UP: Final = {
+    ROLLUP: _SQL["give_up_rollup"],
+    FINDING: _SQL["give_up_finding"],
+    NODE_DAY: _SQL["give_up_node_day"],
+}
 
 
 class DeadLetter(msgspec.Struct):
@@ -61,6 +71,13 @@ class DeadLetterCount(NamedTuple):
     cluster: str
     kind: str
     letters: int
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, with its type if it is not a sentence for people."""
+    if isinstance(error, JobsightError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def mark(
@@ -91,6 +108,20 @@ def set_reason(
 def resolve(transaction: Transaction, kind: str, key: str) -> None:
     """Remove the mark of work that has succeeded."""
     transaction.execute(_SQL["resolve"], {"kind": kind, "key": key})
+
+
+def due_keys(database: Database, kind: str, limit: int) -> list[str]:
+    """The keys of those whose last try failed some time ago. One whose last try never returned
+    would end this process too: only an operator has it tried again."""
+    values = {
+        "kind": kind,
+        "tries": MAX_TRIES,
+        "before": time.time_ns() - RETRY_DELAY,
+        "interrupted": INTERRUPTED,
+        "limit": limit,
+    }
+    with database.query() as transaction:
+        return [key for (key,) in transaction.execute(_SQL["due"], values).fetchall()]
 
 
 def list_dead_letters(database: Database, limit: int = 1000) -> list[DeadLetter]:

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 import zstandard
 
-from jobsight.model import Batch, Column, Coverage, JobPart, Series
+from jobsight.model import Batch, Column, Coverage, JobPart, Series, format_of
 
 MAGIC = b"JSB2"
 CONTENT_TYPE = "application/vnd.jobsight.batch"
@@ -180,7 +180,7 @@ _DECODE_KINDS = msgspec.msgpack.Decoder(list[tuple[str, Kind]]).decode
 
 
 def _kind(column: Column) -> Kind:
-    kind = column.format if isinstance(column, memoryview) else column.typecode
+    kind = format_of(column)
     if kind not in ("q", "d"):
         raise WireError(f"a column of type {kind!r} cannot be sent; expected int64 or float64")
     return "q" if kind == "q" else "d"

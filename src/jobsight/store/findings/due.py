@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from jobsight.model import SECOND
 from jobsight.store import dead_letters
-from jobsight.store.checkpoints import read_checkpoint, remove_checkpoint, set_checkpoint
+from jobsight.store.checkpoints import (
+    is_at_work,
+    read_checkpoint,
+    remove_checkpoint,
+    set_checkpoint,
+)
 from jobsight.store.database import Database
 from jobsight.store.dead_letters import FINDING
 from jobsight.store.findings.rows import SQL, Owner, owner_of
-from jobsight.store.rollups.rollups import MAX_TRIES, RETRY_DELAY, is_at_work
 from jobsight.store.schema.statements import quoted
 
 #: A server that has not renewed its lease for this long has ended.
@@ -129,15 +132,7 @@ def count_with_figures(database: Database, after: int) -> int:
 
 def due_dead_letters(database: Database, limit: int) -> list[int]:
     """Runs whose last try failed some time ago."""
-    values = {
-        "tries": MAX_TRIES,
-        "before": time.time_ns() - RETRY_DELAY,
-        "interrupted": dead_letters.INTERRUPTED,
-        "limit": limit,
-    }
-    with database.query() as transaction:
-        rows = transaction.execute(SQL["due_dead_letters"], values).fetchall()
-    return [int(key) for (key,) in rows]
+    return [int(key) for key in dead_letters.due_keys(database, FINDING, limit)]
 
 
 class Failure(NamedTuple):

@@ -21,7 +21,7 @@ from jobsight.errors import StoreError
 from jobsight.model import Run
 from jobsight.store.checkpoints import read_checkpoint
 from jobsight.store.database import Database
-from jobsight.store.dead_letters import count_dead_letters
+from jobsight.store.dead_letters import NODE_DAY, count_dead_letters, resolve
 from jobsight.store.findings.rows import SQL as FINDINGS_SQL
 from jobsight.store.findings.write import REMOVED
 from jobsight.store.maintenance.dump import Progress, no_progress
@@ -210,6 +210,9 @@ class Checker:
                 else:
                     transaction.execute(kind.repair, expected._asdict() | {"id": row.id})
                     repaired = "not in order" not in fault
+                if repaired and kind.letters is not None:
+                    # The day can be completed.
+                    resolve(transaction, kind.letters, str(row.owner))
         self._fault(where, fault, repaired)
 
     def _check_nodes(self) -> None:
@@ -525,6 +528,8 @@ class _ChunkKind(NamedTuple):
     data: str
     delete: str
     repair: str
+    #: The kind of the dead letters of its owners.
+    letters: str | None = None
 
 
 _CHUNKS: Final = (
@@ -534,7 +539,7 @@ _CHUNKS: Final = (
     ),
     _ChunkKind(
         *(node_chunks, "node_day_id", "chunks of nodes", name_of_node_day),
-        *(_NODE_SQL[name] for name in ("one_chunk", "delete_chunk", "repair_chunk")),
+        *(_NODE_SQL["one_chunk"], _NODE_SQL["delete_chunk"], _NODE_SQL["repair_chunk"], NODE_DAY),
     ),
 )
 

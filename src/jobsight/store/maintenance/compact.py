@@ -14,7 +14,7 @@ from jobsight.model import SECOND
 from jobsight.store.database import Database, Transaction
 from jobsight.store.maintenance.dump import Progress, no_progress
 from jobsight.store.maintenance.inventory import disk_free, size_of
-from jobsight.store.maintenance.node_days import complete_past_days
+from jobsight.store.maintenance.node_days import complete_days
 from jobsight.store.maintenance.retention import PATHS_BATCH_SIZE, remove_paths
 from jobsight.store.schema.tables import metadata
 from jobsight.store.series.blocks import join_chunks
@@ -60,11 +60,11 @@ def compact(
     for id, lock in _unjoined_nodes(database, before):
         _join(database, id, lock, done)
         progress("nodes joined", done.nodes, 0)
-    for _, joined in complete_past_days(database, time.time_ns() if now is None else now):
-        done.node_days += 1
-        done.damaged += joined.damaged
-        done.series_before += joined.bytes
-        done.series_after += joined.bytes_left
+    days = complete_days(database, time.time_ns() if now is None else now)
+    done.node_days = days.runs
+    done.damaged += days.damaged
+    done.series_before += days.bytes
+    done.series_after += days.bytes_left
     for rows in _pages(database, "unused_paths", PATHS_BATCH_SIZE):
         done.paths += remove_paths(database, [id for (id,) in rows])
     with database.write() as transaction:

@@ -28,16 +28,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jobsight.errors import StoreError
-from jobsight.model import SECOND
 from jobsight.store import dead_letters
 from jobsight.store.checkpoints import (
+    is_at_work,
     list_checkpoints,
     read_checkpoint,
     remove_checkpoint,
     set_checkpoint,
 )
 from jobsight.store.database import Database, Transaction
-from jobsight.store.dead_letters import ROLLUP
+from jobsight.store.dead_letters import MAX_TRIES, RETRY_DELAY, ROLLUP, reason_of
 from jobsight.store.maintenance.retention import EXECUTABLES
 from jobsight.store.rollups.shares import (
     MAX_PATHS,
@@ -75,9 +75,6 @@ _MAX_BYTES: Final = 2**22
 _MAX_DROPPED_BYTES: Final = 2**17
 #: Seconds between transactions: without a pause the same process may get the lock again.
 _PAUSE: Final = 0.02
-#: A dead letter is tried again after this time, and this many times in all.
-RETRY_DELAY: Final = 3600 * SECOND
-MAX_TRIES: Final = 3
 
 _SQL: Final = load_statements("rollups")
 _COLUMNS: Final = ", ".join(f'runs."{name}"' for name in RunFacts._fields)
@@ -347,20 +344,6 @@ def _sum_up_interrupted(
         yield Round(done, changed, 0)
 
 
-def is_at_work(host: str, pid: int) -> bool:
-    """Whether another process of this host is running."""
-    if host != os.uname().nodename or pid == os.getpid():
-        # In a container each server has the same PID as the one before.
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def _sum_up_alone(database: Database, run_id: int, stopped: Callable[[], bool]) -> Round:
     """Process one run that may end the process: it is a dead letter until it is done."""
     with database.write() as transaction:
@@ -489,7 +472,7 @@ def _compute(
                 raise
             except Exception as error:
                 logger.debug("the rollups of run %d failed", run.id, exc_info=True)
-                failures.append(_Failure(run.id, run.cluster, _reason(error)))
+                failures.append(_Failure(run.id, run.cluster, reason_of(error)))
                 continue
             # A job that turned out not to have started keeps an empty contribution, for exports.
             if new is None and before is not None:
@@ -521,10 +504,6 @@ def _in_bytes(database: Database, ids: Sequence[int]) -> Iterator[set[int]]:
         part.add(id)
     if part:
         yield part
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _contribution_of_large(database: Database, run: RunFacts) -> Contribution | None:
@@ -635,7 +614,7 @@ def _store_bisecting(
         if isinstance(error, StoreError) and not database.rejected_values(error):
             raise
         if len(changes) == 1:
-            failures.append(_Failure(changes[0].run_id, changes[0].cluster, _reason(error)))
+            failures.append(_Failure(changes[0].run_id, changes[0].cluster, reason_of(error)))
             return 0, 0
     middle = len(changes) // 2
     done, changed = _store_bisecting(database, changes[:middle], failures, stopped)

@@ -316,7 +316,7 @@ node_days = Table(
     # Chunks that wait to be joined, and the values that were stored over all batches.
     Column("open_chunks", Integer, nullable=False),
     Column("stored_values", BigInteger, nullable=False),
-    # The chunks are joined to the series of the day; a part that comes later is joined at once.
+    # All chunks are joined to the series of the day, and no part came later.
     Column("complete", Boolean, nullable=False),
     # Retention has downsampled it.
     Column("downsampled", Boolean, nullable=False, server_default=false()),

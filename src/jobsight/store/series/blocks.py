@@ -7,7 +7,7 @@ the rows of old series; counters keep their totals, gauges their means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -187,21 +187,17 @@ def join_chunks(
     *,
     complete: bool,
     table: ChunkStatements = RUN_CHUNKS,
-    visit: Callable[[SeriesBlock], None] | None = None,
 ) -> None:
     """Replace the open chunks of a node, or all of its chunks, by one.
 
-    The owner is the row that the chunks belong to. ``visit`` is called with what was joined.
+    The owner is the row that the chunks belong to.
     """
     replaced = {"owner": owner, "level": COMPLETE if complete else ARRIVED}
     rows = transaction.execute(table.up_to, replaced).fetchall()
     level = COMPLETE if complete else JOINED
-    joined = []
     # In the order of arrival: of two values at one time the later one stays.
-    for block in join_in_groups(data for (data,) in rows):
-        if visit is not None:
-            visit(block)
-        joined.append(_chunk_row(owner, level, block))
+    blocks = join_in_groups(data for (data,) in rows)
+    joined = [chunk_row(owner, level, block) for block in blocks]
     transaction.execute(table.delete_up_to, replaced)
     transaction.execute_many(table.insert, joined)
 
@@ -223,7 +219,8 @@ def join_in_groups(chunks: Iterable[bytes], max_values: int = MAX_VALUES) -> Ite
         yield join(waiting)
 
 
-def _chunk_row(owner: int, level: int, block: SeriesBlock) -> dict[str, object]:
+def chunk_row(owner: int, level: int, block: SeriesBlock) -> dict[str, object]:
+    """The values of a statement that inserts a block as a chunk."""
     # Chunks of a running job are encoded again at its end, with the best methods.
     encode = codec.encode if level == COMPLETE else codec.encode_quickly
     return {

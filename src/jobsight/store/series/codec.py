@@ -33,7 +33,7 @@ import numpy.typing as npt
 import zstandard
 
 from jobsight.errors import StoreError
-from jobsight.model import Column, Series
+from jobsight.model import Column, Series, format_of
 from jobsight.store.series.packing import (
     DELTA,
     MAX_DECIMALS,
@@ -195,8 +195,7 @@ def encode_plain(
 
 
 def _kind(column: Column) -> Kind:
-    kind = column.format if isinstance(column, memoryview) else column.typecode
-    return "q" if kind == "q" else "d"
+    return "q" if format_of(column) == "q" else "d"
 
 
 def _join(header: bytes, blocks: Iterable[bytes | Column], level: int) -> bytes:

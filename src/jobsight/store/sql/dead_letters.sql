@@ -12,6 +12,11 @@ UPDATE dead_letters SET reason = :reason, last = :now WHERE kind = :kind AND key
 -- name: resolve
 DELETE FROM dead_letters WHERE kind = :kind AND key = :key
 
+-- name: due
+SELECT key FROM dead_letters
+WHERE kind = :kind AND tries < :tries AND last <= :before AND reason <> :interrupted
+ORDER BY last, key LIMIT :limit
+
 -- name: list
 SELECT kind, key, dead_letters.cluster, reason, first, last, tries, runs.job_id, runs.start
 FROM dead_letters
@@ -35,3 +40,7 @@ UPDATE runs SET stale = false WHERE id = CAST(:key AS BIGINT)
 -- The run keeps the findings that it had before, if any.
 -- name: give_up_finding
 UPDATE runs SET unjudged = false WHERE id = CAST(:key AS BIGINT)
+
+-- The day keeps its chunks as they are until a part of it arrives.
+-- name: give_up_node_day
+UPDATE node_days SET complete = true, downsampled = true WHERE id = CAST(:key AS BIGINT)

@@ -58,11 +58,6 @@ SELECT count(*) FROM run_figures WHERE run_id > :after
 -- name: count_unjudged
 SELECT count(*) FROM runs WHERE unjudged AND ("end" IS NOT NULL OR open_nodes = 0)
 
--- name: due_dead_letters
-SELECT key FROM dead_letters
-WHERE kind = 'finding' AND tries < :tries AND last <= :before AND reason <> :interrupted
-ORDER BY last, key LIMIT :limit
-
 -- name: dead_letters_of_runs
 SELECT key FROM dead_letters WHERE kind = 'finding' AND key IN (:keys)
 

@@ -144,14 +144,18 @@ DELETE FROM contributions
 WHERE NOT dropped AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = contributions.run_id)
 
 -- name: count_orphaned_dead_letters
-SELECT count(*) FROM dead_letters WHERE kind IN ('rollup', 'finding')
+SELECT count(*) FROM dead_letters WHERE (kind IN ('rollup', 'finding')
     AND NOT EXISTS (SELECT 1 FROM runs
-        WHERE runs.id = CASE WHEN kind IN ('rollup', 'finding') THEN CAST(key AS BIGINT) END)
+        WHERE runs.id = CASE WHEN kind IN ('rollup', 'finding') THEN CAST(key AS BIGINT) END))
+    OR (kind = 'node-day' AND NOT EXISTS (SELECT 1 FROM node_days
+        WHERE node_days.id = CASE WHEN kind = 'node-day' THEN CAST(key AS BIGINT) END))
 
 -- name: delete_orphaned_dead_letters
-DELETE FROM dead_letters WHERE kind IN ('rollup', 'finding')
+DELETE FROM dead_letters WHERE (kind IN ('rollup', 'finding')
     AND NOT EXISTS (SELECT 1 FROM runs
-        WHERE runs.id = CASE WHEN kind IN ('rollup', 'finding') THEN CAST(key AS BIGINT) END)
+        WHERE runs.id = CASE WHEN kind IN ('rollup', 'finding') THEN CAST(key AS BIGINT) END))
+    OR (kind = 'node-day' AND NOT EXISTS (SELECT 1 FROM node_days
+        WHERE node_days.id = CASE WHEN kind = 'node-day' THEN CAST(key AS BIGINT) END))
 
 -- name: invalid_constraints
 SELECT conname FROM pg_constraint WHERE NOT convalidated

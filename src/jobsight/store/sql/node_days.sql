@@ -2,8 +2,7 @@
 
 -- name: find_node_days
 WITH wanted(cluster, node, day) AS (VALUES :keys)
-SELECT own.id, own.day, own.first_sample, own.last_sample, own.open_chunks, own.stored_values,
-    own.complete
+SELECT own.id, own.day, own.first_sample, own.last_sample, own.open_chunks, own.stored_values
 FROM wanted CROSS JOIN node_days AS own
 WHERE own.cluster = wanted.cluster AND own.node = wanted.node AND own.day = wanted.day
 
@@ -13,15 +12,14 @@ INSERT INTO node_days (id, cluster, node, day, first_sample, last_sample, open_c
 VALUES (:id, :cluster, :node, :day, :first_sample, :last_sample, :open_chunks, :stored_values,
     false)
 
+-- A late part makes a day incomplete, which keeps its sums until it is complete again.
 -- name: update_node_day
 UPDATE node_days SET first_sample = :first_sample, last_sample = :last_sample,
-    open_chunks = :open_chunks, stored_values = :stored_values
+    open_chunks = :open_chunks, stored_values = :stored_values, complete = false
 WHERE id = :id
 
--- Earlier days of a node whose chunks were not joined when they were over.
--- name: days_to_complete
-SELECT id FROM node_days
-WHERE cluster = :cluster AND node = :node AND day < :day AND NOT complete ORDER BY day
+-- name: count_open_rows
+SELECT coalesce(sum(rows), 0) FROM node_chunks WHERE node_day_id = :id AND level = 0
 
 -- name: complete_node_day
 UPDATE node_days SET open_chunks = 0, complete = true, downsampled = false, cpu_time = :cpu_time,
@@ -52,33 +50,56 @@ ORDER BY node_days.day, node_chunks.id
 -- name: chunk_data
 SELECT data FROM node_chunks WHERE id IN (:keys) ORDER BY id
 
+-- As floating-point numbers: nobody bounds how many nodes a sender invents.
 -- name: use_by_day
-SELECT day, sum(cpu_time), sum(core_time) FROM node_days
+SELECT day, sum(CAST(cpu_time AS DOUBLE PRECISION)), sum(CAST(core_time AS DOUBLE PRECISION))
+FROM node_days
 WHERE cluster = :cluster AND day >= :since AND day < :until AND cpu_time IS NOT NULL
 GROUP BY day
 
 -- Maintenance.
 
+-- Days that are over and wait for completion, in the order of their index. A day that was complete
+-- before a late part came has a chunk of level 2.
 -- name: incomplete_node_days
-SELECT id, cluster, node FROM node_days
-WHERE id > :after AND day < :before AND NOT complete ORDER BY id LIMIT :limit
+SELECT id, cluster, node, day FROM node_days
+WHERE (cluster, node, day) > (:cluster, :node, :day) AND NOT complete AND day < :before
+    AND (:late OR NOT EXISTS (
+        SELECT 1 FROM node_chunks WHERE node_day_id = node_days.id AND level = 2))
+    AND NOT EXISTS (
+        SELECT 1 FROM dead_letters
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))
+ORDER BY cluster, node, day LIMIT :limit
+
+-- name: dead_letters_of_days
+SELECT key FROM dead_letters WHERE kind = 'node-day' AND key IN (:keys)
+
+-- name: node_days_by_id
+SELECT id, cluster, node, day FROM node_days WHERE id IN (:keys) ORDER BY id
 
 -- Days that are due, oldest first; a downsampled one is only due for its removal.
 -- name: due_node_days
 SELECT id, cluster, node, day FROM node_days
 WHERE (day > :day OR (day = :day AND id > :after)) AND day < :until
-    AND (NOT downsampled OR :all) AND (complete OR :all)
+    AND (:all OR (complete AND NOT downsampled AND NOT EXISTS (
+        SELECT 1 FROM dead_letters
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))))
 ORDER BY day, id LIMIT :limit
 
 -- name: count_due_node_days
 SELECT count(*) FROM node_days
-WHERE day >= :since AND day < :until AND (NOT downsampled OR :all) AND (complete OR :all)
+WHERE day >= :since AND day < :until
+    AND (:all OR (complete AND NOT downsampled AND NOT EXISTS (
+        SELECT 1 FROM dead_letters
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))))
 
 -- name: size_of_due_chunks
 SELECT count(*), coalesce(sum(length(node_chunks.data)), 0)
 FROM node_days JOIN node_chunks ON node_chunks.node_day_id = node_days.id
 WHERE node_days.day >= :since AND node_days.day < :until
-    AND (NOT node_days.downsampled OR :all) AND (node_days.complete OR :all)
+    AND (:all OR (node_days.complete AND NOT node_days.downsampled AND NOT EXISTS (
+        SELECT 1 FROM dead_letters
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))))
 
 -- name: size_of_chunks
 SELECT count(*), coalesce(sum(length(data)), 0) FROM node_chunks WHERE node_day_id IN (:keys)
@@ -91,6 +112,9 @@ SELECT id FROM node_chunks WHERE node_day_id = :id ORDER BY id
 
 -- name: delete_chunks
 DELETE FROM node_chunks WHERE node_day_id = :id
+
+-- name: delete_dead_letters
+DELETE FROM dead_letters WHERE kind = 'node-day' AND key = CAST(:id AS TEXT)
 
 -- name: delete_node_day
 DELETE FROM node_days WHERE id = :id

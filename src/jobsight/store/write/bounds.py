@@ -9,16 +9,19 @@ an index fits a page of PostgreSQL (2,704 bytes).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
 
+from jobsight.metrics import NODE_METRICS
 from jobsight.model import (
     MAX_JOB_ID,
+    MISSING,
     SECOND,
+    Column,
     Coverage,
     ExecutableUse,
     GpuFault,
@@ -27,6 +30,7 @@ from jobsight.model import (
     JobPart,
     JobTotals,
     StepUse,
+    format_of,
 )
 
 _DAY: Final = 86400 * SECOND
@@ -293,6 +297,41 @@ def limit_part(part: JobPart) -> list[Excess]:
     if part.gpus:
         part.gpus = _limit_gpus(part.gpus, excesses)
     return excesses
+
+
+def limit_node_columns(
+    columns: Mapping[str, Column],
+) -> tuple[dict[str, Column], list[Excess]]:
+    """The columns of a node that a day of it can hold, and the others.
+
+    A counter is integers: it is summed, and neither infinity nor a float has a sum that the store
+    could take. Nothing of a node is negative.
+    """
+    kept: dict[str, Column] = {}
+    excesses = []
+    for name, column in columns.items():
+        reason = _reason_of_column(name, column)
+        if reason is None:
+            kept[name] = column
+        else:
+            excesses.append(Excess(name, reason))
+    return kept, excesses
+
+
+def _reason_of_column(name: str, column: Column) -> str | None:
+    metric = NODE_METRICS.get(name)
+    if metric is None:
+        return "is not known to this version"
+    if format_of(column) == "q":
+        # Most columns have no missing value.
+        if min(column, default=0) >= 0 or all(value >= 0 or value == MISSING for value in column):
+            return None
+    elif metric.kind == "counter":
+        return "is a counter and must be integers"
+    # NaN is a reading that failed.
+    elif all(value != value or 0 <= value <= _MOST for value in column):
+        return None
+    return "has values that are not between 0 and 2^63"
 
 
 def _limit_totals(totals: JobTotals, excesses: list[Excess]) -> JobTotals:

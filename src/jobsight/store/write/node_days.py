@@ -1,8 +1,10 @@
 """Store the time series of a node as a whole, by day of UTC.
 
 A day of a node is for them what a run is for the series of jobs: chunks are joined in groups while
-it lasts, and to one when it is over. The first series of a later day say that it is. The node is
-the one that the batch is from; a series has no name of another.
+it lasts, and to one when it is over. The latter is done by
+:mod:`jobsight.store.maintenance.node_days`, outside of the transactions of batches: a node chooses
+how many days it sends, and how much of each. A late part of a complete day waits for others as any
+part does. The node is the one that the batch is from; a series has no name of another.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from jobsight.model import SECOND, Column, Series
+from jobsight.model import SECOND, Column, Series, format_of
 from jobsight.store.schema.statements import ChunkStatements
 from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
@@ -20,14 +22,11 @@ from jobsight.store.write.bounds import MAX_NODE_DAY_VALUES
 from jobsight.store.write.excess import count_excess
 from jobsight.store.write.parts import MAX_OPEN_CHUNKS, PackedSeries, pack_series
 
-if TYPE_CHECKING:
-    from jobsight.store.series.blocks import SeriesBlock
-
 logger = logging.getLogger(__name__)
 
 DAY: Final = 86400 * SECOND
-#: Rollups have microseconds.
-_MICROSECOND: Final = 1000
+#: Rows of open chunks that a batch joins in its transaction; an agent sends some hundred of them.
+MAX_JOINED_ROWS: Final = 2**14
 
 _SQL: Final = load_statements("node_days")
 #: The owner is a row of ``node_days``.
@@ -62,8 +61,7 @@ def _by_day(series: Series) -> Iterator[tuple[int, Series]]:
 
 
 def _chosen(column: Column, rows: Sequence[int]) -> Column:
-    kind = column.format if isinstance(column, memoryview) else column.typecode
-    return array(kind, [column[row] for row in rows])
+    return array(format_of(column), [column[row] for row in rows])
 
 
 def store_days(
@@ -78,11 +76,12 @@ def store_days(
         )
     }
     sentences = []
+    waiting = []
     for each in days:
         stored = known.get(each.day)
-        id, _, first, last, open_chunks, values, complete = stored or (
+        id, _, first, last, open_chunks, values = stored or (
             *(transaction.new_id("node_days"), each.day, each.series.first, each.series.last),
-            *(0, 0, False),
+            *(0, 0),
         )
         if values + each.values > MAX_NODE_DAY_VALUES:
             sentence = f"node {node} has more than {MAX_NODE_DAY_VALUES:,} values of its own a day"
@@ -103,41 +102,28 @@ def store_days(
             transaction.execute(_SQL["update_node_day"], figures)
         chunk = {"owner": id, **each.series._asdict(), "summary": None}
         transaction.execute(NODE_CHUNKS.insert, chunk)
-        if complete or open_chunks + 1 >= MAX_OPEN_CHUNKS:
-            _join(transaction, id, complete=complete)
-    latest = {"cluster": cluster, "node": node, "day": max(each.day for each in days)}
-    for (id,) in transaction.execute(_SQL["days_to_complete"], latest).fetchall():
-        _join(transaction, id, complete=True)
+        if open_chunks + 1 >= MAX_OPEN_CHUNKS:
+            waiting.append(id)
+    if waiting:
+        # The others wait for the next batch.
+        _join(transaction, waiting[0])
     return sentences
 
 
-def _join(transaction: Transaction, id: int, *, complete: bool) -> None:
+def _join(transaction: Transaction, id: int) -> None:
+    """Join the open chunks of a day, if they are few rows."""
     # Imported late: only time series need numpy.
     from jobsight.store.series.blocks import join_chunks
     from jobsight.store.series.codec import ChunkError
 
+    (rows,) = transaction.execute(_SQL["count_open_rows"], {"id": id}).fetchone()
+    if rows > MAX_JOINED_ROWS:
+        return
     try:
-        if complete:
-            complete_day(transaction, id)
-        else:
-            join_chunks(transaction, id, complete=False, table=NODE_CHUNKS)
-            transaction.execute(_SQL["clear_open_chunks"], {"id": id})
+        join_chunks(transaction, id, complete=False, table=NODE_CHUNKS)
     except ChunkError as error:
         # Nothing is changed by then. A damaged chunk, which the check reports, must not stop the
         # batches of the node.
         logger.debug("day %d of a node is not joined: %s", id, error)
-
-
-def complete_day(transaction: Transaction, id: int) -> None:
-    """Join all chunks of a day that is over, and compute its sums for the cluster."""
-    from jobsight.store.series.blocks import join_chunks
-    from jobsight.store.series.cpu_use import cpu_use
-
-    blocks: list[SeriesBlock] = []
-    join_chunks(transaction, id, complete=True, table=NODE_CHUNKS, visit=blocks.append)
-    busy, idle = cpu_use(blocks)
-    sums = {"cpu_time": busy, "core_time": None if busy is None else busy + (idle or 0)}
-    rounded = {
-        name: None if value is None else round(value / _MICROSECOND) for name, value in sums.items()
-    }
-    transaction.execute(_SQL["complete_node_day"], rounded | {"id": id})
+        return
+    transaction.execute(_SQL["clear_open_chunks"], {"id": id})

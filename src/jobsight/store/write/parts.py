@@ -111,6 +111,8 @@ class _Node(msgspec.Struct):
     #: None leaves the stored one.
     coverage: bytes | None = None
     compact: bool = False
+    #: All chunks are joined, not only the open ones.
+    ends: bool = False
     #: The sums of the run do not include it yet.
     new: bool = False
 
@@ -140,9 +142,10 @@ class _Node(msgspec.Struct):
             self.first_sample = _min(self.first_sample, series.first)
             self.last_sample = _max(self.last_sample, series.last)
         if part.final and not self.final:
-            self.final = self.compact = True
-        # A part that arrives after the end is late: all chunks are joined again.
-        if self.open_chunks and (self.final or self.open_chunks >= MAX_OPEN_CHUNKS):
+            self.final = self.ends = self.compact = True
+        # A part that arrives after the end is late, and waits for others as before the end: each
+        # would have all of the series written again.
+        if self.open_chunks >= MAX_OPEN_CHUNKS:
             self.compact = True
 
 
@@ -317,7 +320,7 @@ class Parts:
         # Imported late: only time series need numpy.
         from jobsight.store.series.blocks import join_chunks
 
-        join_chunks(self._transaction, node.id, complete=node.final)
+        join_chunks(self._transaction, node.id, complete=node.ends)
 
     def _find_nodes(self, parts: Sequence[JobPart]) -> None:
         cluster = self._stamp.cluster

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import msgspec
 
 from jobsight.errors import JobsightError
-from jobsight.metrics import NODE_METRICS
 from jobsight.model import (
     MAX_JOB_ID,
     SECOND,
@@ -42,6 +41,7 @@ from jobsight.store.write.bounds import (
     Excess,
     has_usual_figures,
     limit_info,
+    limit_node_columns,
     limit_part,
 )
 from jobsight.transport.wire import Layout, Table
@@ -89,16 +89,16 @@ def check(batch: Batch) -> list[str]:
             _check_figures(part)
             left_out += _sentences(limit_part(part), part.sighting)
     if batch.node_series is not None:
-        batch.node_series, unknown = _limit_node_series(batch.node_series, window)
+        batch.node_series, excesses = _limit_node_series(batch.node_series, window)
         left_out += [
-            f"metric {name[:MAX_METRIC]!r} of the node is not known to this version"
-            for name in unknown
+            f"metric {excess.field[:MAX_METRIC]!r} of the node {excess.reason}"
+            for excess in excesses
         ]
     return left_out
 
 
-def _limit_node_series(series: Series, window: Window) -> tuple[Series | None, list[str]]:
-    """The series of a node without metrics that are not known, and their names."""
+def _limit_node_series(series: Series, window: Window) -> tuple[Series | None, list[Excess]]:
+    """The series of a node without metrics that are not known or out of bounds, and those."""
     if len(series) > MAX_NODE_ROWS:
         raise BatchError(
             f"the series of the node have {len(series):,} rows; at most {MAX_NODE_ROWS:,} are "
@@ -110,11 +110,10 @@ def _limit_node_series(series: Series, window: Window) -> tuple[Series | None, l
         raise BatchError(
             f"the series of the node are of {len(days):,} days; at most {MAX_NODE_DAYS} are allowed"
         )
-    unknown = sorted(series.columns.keys() - NODE_METRICS.keys())
-    if unknown:
-        known = {name: column for name, column in series.columns.items() if name in NODE_METRICS}
-        series = Series(series.times, known)
-    return (series if len(series) and series.columns else None), unknown
+    columns, excesses = limit_node_columns(series.columns)
+    if excesses:
+        series = Series(series.times, columns)
+    return (series if len(series) and series.columns else None), excesses
 
 
 def check_jobs(cluster: str, jobs: Iterable[JobInfo], parts: Iterable[JobPart]) -> None:
