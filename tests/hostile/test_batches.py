@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,12 +19,6 @@ from jobsight.transport.wire import encode
 from tests.server.batches import START, batch
 
 TOKEN = "a-token-for-the-tests-of-hostile-batches"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.db") as store:
-        yield store
 
 
 def client_of(store: Store) -> TestClient:

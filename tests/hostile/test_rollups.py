@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 KINDS = (
     *("long-run-in-bounds", "huge-numbers", "many-names", "many-nodes", "many-resources"),
     *("midnights", "large-series", "long-texts", "not-finite"),
+    *("node-series",) * 4,
 )
 TIMEOUT = 600.0
 
@@ -61,9 +62,15 @@ class LimitedServer(ServerProcess):
         return int(self.get("/api/v1/usage?by=user")["pending_runs"])
 
 
-def test_no_batch_ends_the_server_or_its_rollups(spawner: Spawner, tmp_path: Path) -> None:
-    """S-01, S-02, S-03, S-07."""
-    location = str(tmp_path / "server" / "store.db")
+@pytest.mark.parametrize(
+    "location",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
+    indirect=True,
+)
+def test_no_batch_ends_the_server_or_its_rollups(
+    spawner: Spawner, tmp_path: Path, location: str
+) -> None:
+    """S-01, S-02, S-03, S-07, S-30."""
     server = LimitedServer(spawner, tmp_path / "server", location)
     server._variables |= {"JOBSIGHT_SOFTWARE__INTERVAL": "1"}
     honest = Sender(Random(1), "beta")

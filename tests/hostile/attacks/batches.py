@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from jobsight.metrics import NODE_METRICS
 from jobsight.model import (
     MISSING,
     SECOND,
@@ -210,6 +211,44 @@ def not_finite(sender: Sender) -> Batch:
     return made
 
 
+#: Columns that no node has, and two that one may have.
+_COLUMNS_OF_NODE: tuple[array[int] | array[float], ...] = (
+    array("d", (0.0, math.inf)),
+    array("d", (0.0, 1e300)),
+    array("d", (math.nan, -math.inf)),
+    array("q", (-(2**63) + 1, 2**63 - 1)),
+    array("q", (0, 2**63 - 1)),
+    array("q", (MISSING, 2**62)),
+)
+
+
+def node_series(sender: Sender) -> Batch:
+    """S-30: time series of the node itself: extremes, hundreds of days, late parts of one row, and
+    as much as a batch may have."""
+    random = sender.random
+    made = sender.batch()
+    made.jobs, made.parts = [], []
+    names = sorted(NODE_METRICS)
+    match random.randrange(4):
+        case 0:
+            # Of a day that is over, so that its sums are computed.
+            times = [sender.now - random.randrange(1, 390) * DAY + row for row in range(2)]
+            columns = {name: random.choice(_COLUMNS_OF_NODE) for name in names}
+        case 1:
+            first = random.randrange(1, 380)
+            times = [sender.now - (first + day) * DAY for day in range(8)]
+            columns = {name: array("q", range(8)) for name in names}
+        case 2:
+            times = [sender.now - random.choice((1, 2, 300)) * DAY + random.randrange(DAY)]
+            columns = {"node.cpu.user": array("q", [random.randrange(2**60)])}
+        case _:
+            rows = 4096
+            times = [sender.now - DAY - (rows - row) * SECOND for row in range(rows)]
+            columns = {name: array("q", bytes(8 * rows)) for name in names}
+    made.node_series = Series(array("q", times), columns)
+    return made
+
+
 def as_scheduler(sender: Sender) -> Batch:
     """S-13: what only the scheduler knows, about a job that it has reported."""
     return sender.batch(
@@ -285,7 +324,7 @@ KINDS: dict[str, Callable[[Sender], Batch | bytes]] = {
     for kind in (
         *(long_run, long_run_in_bounds, huge_numbers, long_texts, many_names, many_nodes),
         *(many_resources, large_series, midnights, not_finite, as_scheduler, as_another_cluster),
-        *(odd_names, mutation),
+        *(node_series, odd_names, mutation),
     )
 }
 
