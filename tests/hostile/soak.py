@@ -29,7 +29,7 @@ import threading
 import time
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,7 @@ from jobsight.transport.delivery import HttpTarget
 from jobsight.transport.running_server import load_token
 from tests.agent.slurm_trees import SlurmJob, SlurmNode, available
 from tests.hostile.attacks.batches import SCHEDULED_JOB
+from tests.hostile.attacks.namespaces import FORGED
 from tests.hostile.honest import HonestCluster, HonestJobs, differences
 from tests.ports import free_port
 from tests.store import postgresql
@@ -61,11 +62,18 @@ MALLORY = 6666
 AGENT_MEMORY = 64 * 2**20
 LOG_LIMIT = 10 * 10**6
 PAGE_GOAL = 1.0
+#: Seconds without an answer of the agent's control socket after which the agent is silent: a prolog
+#: would not wait as long.
+CONTROL_SILENCE = 60.0
+#: What a hostile run costs may be refused; everything else is what people need under attack.
+_REFUSABLE = "hostile run"
 #: How much larger the last quarter's median may be than the second quarter's.
 GROWTH_GOAL = 0.25
 #: Seconds that honest work may take after the attack before it counts as stopped: as long as the
 #: attack at most, however slow the machine is.
 TIMEOUT = 1800.0
+#: The job ids of attacks are above this.
+_FIRST_ATTACK = 90_000
 _PROCESSES_OF_A_JOB = 2000
 _MEMORY_OF_A_JOB = 2 * 2**30
 
@@ -217,10 +225,11 @@ class Reader:
         finally:
             connection.close()
         if kind:
-            self.seconds.setdefault(kind, []).append(time.monotonic() - start)
             self.statuses[f"{kind}: {status}"] += 1
-        # 503 and 413 say why in one sentence; anything else from 500 on is a fault.
-        if status in (0, 500) or status > 503:
+            # A refusal is fast, and no page.
+            if status == 200:
+                self.seconds.setdefault(kind, []).append(time.monotonic() - start)
+        if _is_fault(kind, status):
             self.errors.append(f"GET {path} answered {status}: {body[:200]!r}")
         return status, body
 
@@ -244,6 +253,57 @@ class Reader:
         self.get("/api/v1/software", "usage")
         self.get("/api/v1/health", "health")
         self.get("/metrics", "health")
+
+
+def _is_fault(kind: str | None, status: int) -> bool:
+    """Whether a server must never answer a request of this kind so."""
+    if kind == _REFUSABLE:
+        # 503 and 413 say why in one sentence; anything else from 500 on is a fault.
+        return status in (0, 500) or status > 503
+    if kind is None:
+        # Of a run that is not stored yet.
+        return status not in (200, 404)
+    return status != 200
+
+
+class Silence:
+    """How long something has not answered."""
+
+    def __init__(self, longest: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest = longest
+        self._clock = clock
+        self._since: float | None = None
+
+    def note(self, *, answered: bool) -> bool:
+        """Record an attempt; True if it was silent for too long by then."""
+        if answered:
+            self._since = None
+            return False
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        return now - self._since > self._longest
+
+
+def namespace_faults(store: Store, jobs: Iterable[int], counts: Counter[str]) -> list[str]:
+    """What is wrong with the paths of namespaces: each is in the job that made it, and marked."""
+    if not counts["forged"]:
+        return [f"the attack namespaces proves nothing: {dict(counts)}"]
+    faults = []
+    marked = 0
+    for job in jobs:
+        try:
+            run = store.find(RunReference(job, HOSTILE))
+        except JobsightError:
+            continue
+        for row in store.executables(run.id):
+            if os.fsdecode(row.use.path) in FORGED:
+                marked += row.use.own_namespace
+                if not row.use.own_namespace:
+                    faults.append(f"{HOSTILE}:{job} has {row.use.path!r} without a mark")
+    if not marked:
+        faults.append("no path of a namespace was kept with its mark in the job that made it")
+    return faults
 
 
 class _Attack(NamedTuple):
@@ -270,6 +330,8 @@ class Attacker:
         self._directory = directory
         self._node = node
         self._jobs = 0
+        #: The ids of the jobs of each attack.
+        self.jobs: dict[str, list[int]] = {}
         self._running: list[_Started] = []
         self.counts: dict[str, Counter[str]] = {}
         # A user cannot read the project where it is root's alone, so the user's programs are
@@ -300,7 +362,9 @@ class Attacker:
         bounds = ["--seed", str(seed), "--seconds", str(round(seconds, 1))]
         if chosen.job_of is not None:
             command = ["-m", module, *chosen.options, *bounds]
-            self._running.append(_Started(name, *self._job(command, chosen.job_of)))
+            started = _Started(name, *self._job(command, chosen.job_of))
+            self.jobs.setdefault(name, []).append(_FIRST_ATTACK + self._jobs)
+            self._running.append(started)
             return
         process = subprocess.Popen(
             # Elsewhere it would take no CPU time of the server.
@@ -318,7 +382,7 @@ class Attacker:
         place.mkdir()
         os.chown(place, MALLORY, MALLORY)
         program = [str(place) if word == "." else word for word in program]
-        job = self._node.job(90_000 + self._jobs, uid=user)
+        job = self._node.job(_FIRST_ATTACK + self._jobs, uid=user)
         memory = job.directory("memory")
         memory.mkdir(parents=True)
         (memory / "memory.limit_in_bytes").write_text(str(_MEMORY_OF_A_JOB))
@@ -403,6 +467,7 @@ class Soak:
         self._port, self._metrics = free_port(), free_port()
         self._scrapes: Counter[str] = Counter()
         self._control: list[float] = []
+        self._silence = Silence(CONTROL_SILENCE)
         #: Load averages of the machine.
         self._loads: list[float] = []
         self._stored: dict[int, int] = {}
@@ -497,6 +562,10 @@ class Soak:
         self._control.append(time.monotonic() - start)
         return bool(status)
 
+    def _observe_agent(self) -> None:
+        if self._silence.note(answered=self._agent_answers()):
+            self._fault(f"the agent's control socket was silent for {CONTROL_SILENCE:g} s")
+
     def _status(self) -> dict[str, object]:
         """What the agent says of itself; empty if it does not answer."""
         try:
@@ -568,7 +637,7 @@ class Soak:
             service.measure()
             if service.log.stat().st_size > LOG_LIMIT:
                 self._fault(f"the log of the {service.name} is larger than {LOG_LIMIT} bytes")
-        self._agent_answers()
+        self._observe_agent()
         for truth in self._jobs.truths[-1:]:
             report = self._questions.json(f"/api/v1/jobs/{HOSTILE}:{truth.job_id}") or {}
             seconds = (report.get("cpu") or {}).get("cpu_seconds") or 0
@@ -692,6 +761,10 @@ class Soak:
                 wrong += bool(found.faults)
                 self.verdict.faults += found.faults if wrong <= 20 else []
                 self.verdict.missed += found.incomplete
+            if "namespaces" in self._attacker.counts:
+                counts = self._attacker.counts["namespaces"]
+                for fault in namespace_faults(store, self._attacker.jobs["namespaces"], counts):
+                    self._fault(fault)
             # A node may report another run of the same job, as of one that was requeued.
             info = store.find(self._scheduled).info
         if (info.user, info.account, info.state) != ("alice", "proj-a", "COMPLETED"):
