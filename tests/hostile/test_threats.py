@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-LAST = 29
+LAST = 30
 _ROW = re.compile(r"^\| (S-\d\d) \| ([^|]*) \| (.*) \| ([^|]*) \| ?([^|]*) ?\|$", re.MULTILINE)
 _TEST = re.compile(r"`([^`]+)`")
 
