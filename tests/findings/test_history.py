@@ -14,7 +14,9 @@ import zstandard
 from jobsight.cli.main import main
 from jobsight.findings import history
 from jobsight.findings.data import read_run
+from jobsight.findings.engine import RuleSet
 from jobsight.findings.figures import compute_figures
+from jobsight.findings.finding import Verdict
 from jobsight.findings.history import (
     add_history,
     compare_users,
@@ -77,7 +79,7 @@ def _run(  # noqa: PLR0913 -- what a run of a history can differ in
         for path in programs
     ]
     seen_share = Coverage(quality="estimate", time_share=measured)
-    coverage = {"cpu": seen_share, "executables": seen_share}
+    coverage = dict.fromkeys(("cpu", "memory", "executables"), seen_share)
     seen = sighting(job_id, birth=start)
     sent = part(
         seen, totals=counted, executables=uses, coverage=coverage, final=fields["end"] is not None
@@ -144,6 +146,30 @@ def test_no_more_is_advised_where_every_run_had_room(store: Store) -> None:
     assert listed["time"].option == "--time=02:00:00"
     assert listed["memory"].option == "--mem=8G"
     assert listed["time"].value == listed["time"].requested == 2 * HOUR
+
+
+def _judge_memory(figures: FigureSet) -> Verdict:
+    verdicts = RuleSet.load().judge(figures)
+    return next(each for each in verdicts if each.kind == "memory-request-unused")
+
+
+def test_a_recommendation_of_the_request_is_no_need_of_it(store: Store) -> None:
+    """After a failed recommendation the request is recommended, which no run has needed."""
+    for gib in (1, 10, 10, 10):
+        figures = _run(store, used=gib * GIB, seconds=10 * HOUR, memory=64 * GIB)
+    assert figures.values["fit.memory"] == 64 * GIB
+    found = _judge_memory(figures)
+    assert found.outcome == "fired"
+    assert found.finding is not None
+    assert found.finding.change == "#SBATCH --mem=12G"
+    assert "would have passed" not in found.finding.text
+
+
+def test_an_earlier_run_that_needed_most_of_its_request_excuses_it(store: Store) -> None:
+    for gib in (10, 60, 10, 10):
+        figures = _run(store, used=gib * GIB, seconds=10 * HOUR, memory=64 * GIB)
+    assert figures.values["fit.memory_largest"] == 60 * GIB
+    assert _judge_memory(figures).outcome == "excused"
 
 
 def test_the_command_shows_what_fits(

@@ -640,6 +640,22 @@ def memory_of_node(memory: float, values: dict[str, Any], nodes: int) -> float:
     return fit.round_memory(memory * on_node / used if used and on_node else memory / nodes)
 
 
+def _add_memory(figures: FigureSet, found: Fit, nodes: int) -> None:
+    values = figures.values
+    figures.set("fit.memory", found.request)
+    figures.set("fit.memory_runs", found.runs)
+    figures.set("fit.memory_largest", found.largest)
+    largest = memory_of_node(found.largest, values, nodes)
+    figures.set("fit.memory_largest_per_node", largest)
+    if found.request == _number(values, "memory.requested"):
+        # To recommend what is requested is no line to change, and says nothing of the runs.
+        for name in ("fit.memory_passed", "fit.memory_per_node"):
+            figures.set(name, None, "no other request is expected to waste less")
+        return
+    figures.set("fit.memory_passed", _passed(found), _FEW_RUNS)
+    figures.set("fit.memory_per_node", memory_of_node(found.request, values, nodes))
+
+
 def _add_fits(store: Store, data: RunData, figures: FigureSet, past: Sequence[PastFigures]) -> None:
     needs = read_needs(data.stored, data.state, figures.values, past)
     memory = fit_memory(needs, _number(figures.values, "memory.requested"))
@@ -648,12 +664,7 @@ def _add_fits(store: Store, data: RunData, figures: FigureSet, past: Sequence[Pa
     elif memory is None:
         figures.unknown["fit.memory"] = "no run of the same work has a known peak of memory"
     else:
-        figures.set("fit.memory", memory.request)
-        nodes = max(data.node_count, 1)
-        per_node = memory_of_node(memory.request, figures.values, nodes)
-        figures.set("fit.memory_per_node", per_node)
-        figures.set("fit.memory_runs", memory.runs)
-        figures.set("fit.memory_passed", _passed(memory), _FEW_RUNS)
+        _add_memory(figures, memory, max(data.node_count, 1))
     time = fit_time(needs, _number(figures.values, "time.limit"))
     if time is None:
         figures.unknown["fit.time"] = "no run of the same work has completed"
