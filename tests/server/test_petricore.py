@@ -126,11 +126,12 @@ def test_the_mail_of_a_job(petricore: TestClient) -> None:
     assert "Sponsor: physics" in lines
     assert "TRES: billing=4,cpu=2,mem=1073741824,node=1" in lines
     assert "Scratch: not measured." in lines
-    help_page = "http://127.0.0.1:8080/findings/cpu-not-used"
+    # The page of CPUs of which some were used; cpu-not-used is about none.
+    help_page = "http://127.0.0.1:8080/findings/cpu-cores-idle"
     assert (
         f"Warning: The CPUs were used to 50 %; at least 80 % is expected. See {help_page}"
     ) in lines
-    assert petricore.get("/findings/cpu-not-used").status_code == 200
+    assert petricore.get("/findings/cpu-cores-idle").status_code == 200
     assert "Plots: http://127.0.0.1:8080/pdf/12" in lines
 
 

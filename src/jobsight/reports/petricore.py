@@ -305,7 +305,7 @@ def checks(usage: Usage) -> list[Check]:
             None if per_cpu is None else per_cpu < _CPU_SHARE,
             f"The CPUs were used: {format_share(per_cpu)}.",
             f"The CPUs were used to {format_share(per_cpu)}; at least 80 % is expected.",
-            "cpu-not-used",
+            "cpu-cores-idle",
         ),
         Check(
             None if evenness is None else evenness < _EVENNESS,
