@@ -21,6 +21,7 @@ RUNS = 500
 SURE = {
     *("cpu-not-used", "cpu-wrong-pinning", "held-after-work", "gpu-not-used"),
     *("memory-thrashing", "io-stalled", "scratch-not-used", "failed-inside", "gpu-errors"),
+    "gpu-tensor-unused",
 }
 #: Decided by what the scheduler recorded, whatever agents saw.
 BY_STATE = {
@@ -67,10 +68,11 @@ def test_what_was_planted_is_found(
     judged: tuple[list[Truth], dict[tuple[str, int], set[str]]],
 ) -> None:
     truths, found = judged
-    for truth in truths:
-        if truth.seen == "full" and not truth.running:
-            missing = set(truth.labels) & SURE - found[truth.cluster, truth.job_id]
-            assert not missing, truth
+    seen = [truth for truth in truths if truth.seen == "full" and not truth.running]
+    assert {label for truth in seen for label in truth.labels} >= SURE
+    for truth in seen:
+        missing = set(truth.labels) & SURE - found[truth.cluster, truth.job_id]
+        assert not missing, truth
 
 
 def test_runs_that_behave_have_no_finding_of_these_kinds(

@@ -118,6 +118,20 @@ def test_components_of_a_heterogeneous_job_have_its_id(runs: list[SimulatedRun])
         assert (first.het_offset, first.start) == (0, info.start)
 
 
+def test_only_training_without_tensor_cores_is_planted_as_such() -> None:
+    year = small(runs=3000)
+    plans = [year.plan(number) for number in range(year.count)]
+    programs = {
+        (plan.tensor, "gpu-tensor-unused" in plan.labels): plan.phases[-1].program
+        for plan in plans
+        if plan.gpus and not plan.running
+    }
+    # Molecular dynamics without tensor cores is as it should be.
+    assert b"pmemd" in programs[0.0, False]
+    assert b"/PyTorch/" in programs[0.0, True]
+    assert (0.3, True) not in programs
+
+
 def parts_of(runs: list[SimulatedRun]) -> list[tuple[SimulatedRun, JobPart]]:
     return [(run, part) for run in runs for part in run.parts]
 

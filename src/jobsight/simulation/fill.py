@@ -16,6 +16,8 @@ from jobsight.simulation.records import SimulatedRun
 from jobsight.simulation.site import CLUSTERS
 from jobsight.simulation.snapshot import write_snapshot
 from jobsight.simulation.year import Year
+from jobsight.software.naming import name_all_new
+from jobsight.software.rules import RuleSet
 from jobsight.store.store import Store
 from jobsight.util.durable import write_atomically
 
@@ -58,7 +60,8 @@ def fill(
     """Write all runs of a year to a store; returns the truth about each.
 
     A store that has runs is refused, unless ``append`` is set. Runs that are stored already are
-    not stored twice, so that an interrupted call can be repeated with ``append``.
+    not stored twice, so that an interrupted call can be repeated with ``append``. The programs are
+    named by the shipped rules: the site installs its software in directories that these know.
     """
     if not append and store.info().runs:
         raise StoreError(
@@ -73,6 +76,7 @@ def fill(
         running += [run.info for run in runs if run.info.end is None]
         if progress is not None:
             progress("runs", len(truths), year.count)
+    name_all_new(store.database, RuleSet.ready())
     for cluster in CLUSTERS:
         write_snapshot(store.database, year, cluster, running)
     return truths

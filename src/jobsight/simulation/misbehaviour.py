@@ -940,6 +940,14 @@ def _gpu_small_kernels(plan: Plan, work: Work, random: Random) -> None:
     plan.labels.add("gpu-small-kernels")
 
 
+def _gpu_tensor_unused(plan: Plan, work: Work, random: Random) -> None:
+    """A model is trained in single precision on a GPU that has tensor cores."""
+    _last_gpu_hours(plan, 10 * GPU_HOURS)
+    plan.change(gpu=float(random.uniform(0.86, 0.97)), multiprocessors=0.75)
+    plan.tensor = 0.0
+    plan.labels.add("gpu-tensor-unused")
+
+
 def _gpu_throttled(plan: Plan, work: Work, random: Random) -> None:
     _last_gpu_hours(plan, 5 * GPU_HOURS)
     plan.throttled = {"temperature": float(random.uniform(0.3, 0.8))}
@@ -1361,7 +1369,14 @@ _TABLE: Final = (
         rate=0.0,
         live=True,
     ),
-    # It lasts until the pauses between its kernels matter, too.
+    # They last until the pauses between their kernels matter, too.
+    Misbehaviour(
+        "gpu-tensor-unused",
+        "Training that leaves the tensor cores unused",
+        _kinds("tensor"),
+        _gpu_tensor_unused,
+        ("gpu-waits",),
+    ),
     Misbehaviour("gpu-throttled", "Reduced clocks", _GPU, _gpu_throttled, ("gpu-waits",)),
     Misbehaviour("gpu-errors", "Errors of the GPU", _GPU, _gpu_faults, ("failed-again",)),
     Misbehaviour(

@@ -111,6 +111,8 @@ class Plan(msgspec.Struct, kw_only=True):
     #: Whether an unused GPU was at least opened.
     gpu_opened: bool = False
     gpu_memory: float = 0.3
+    #: Activity of the tensor cores, of that of the multiprocessors.
+    tensor: float = 0.3
     throttled: dict[str, float] = msgspec.field(default_factory=dict)
     gpu_faults: list[tuple[str, int, int | None]] = msgspec.field(default_factory=list)
     #: Page cache at its highest, in bytes on each node.

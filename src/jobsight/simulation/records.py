@@ -580,7 +580,7 @@ def _gpu_use(
         active_time=int(active * SECOND),
         multiprocessor_time=multiprocessors,
         occupancy_time=int(multiprocessors * 0.6),
-        tensor_time=int(multiprocessors * 0.3),
+        tensor_time=int(multiprocessors * plan.tensor),
         fp64_time=0,
         fp32_time=int(multiprocessors * 0.4),
         fp16_time=int(multiprocessors * 0.3),

@@ -40,7 +40,8 @@ class Template(NamedTuple):
     """A kind of work."""
 
     stems: tuple[str, ...]
-    #: ``cpu``, ``mpi``, ``gpu``, ``array``, ``serial``, ``bigmem``, ``interactive``, ``pipeline``.
+    #: ``cpu``, ``mpi``, ``gpu``, ``array``, ``serial``, ``bigmem``, ``interactive``, ``pipeline``,
+    #: ``train`` of any program that learns or infers, ``tensor`` of training with tensor cores.
     tags: frozenset[str]
     partitions: tuple[str, ...]
     parts: tuple[Part, ...]
@@ -63,6 +64,7 @@ _CPU: Final = ("cpu", "main")
 _R: Final = b"/apps/r/4.4.1/lib/R/bin/exec/R"
 _SPADES: Final = b"/apps/spades/4.0/bin/spades-core"
 _PYTHON: Final = b"/apps/python/3.11/bin/python3.11//home/"
+_TORCH: Final = b"/apps/PyTorch/2.4.0/bin/python3.11//home/"
 
 TEMPLATES: Final = (
     Template(
@@ -158,11 +160,11 @@ TEMPLATES: Final = (
     ),
     Template(
         ("train", "finetune", "resnet", "llm"),
-        _tags("gpu train"),
+        _tags("gpu train tensor"),
         ("gpu",),
         (
-            Part(_PYTHON, 0.02, 0, (0.2, 0.5), 60, 0.1),
-            Part(_PYTHON, 0.98, 0.45, (0.9, 1.0), 8, 0.5, gpu=0.88),
+            Part(_TORCH, 0.02, 0, (0.2, 0.5), 60, 0.1),
+            Part(_TORCH, 0.98, 0.45, (0.9, 1.0), 8, 0.5, gpu=0.88),
         ),
         cpus=(8, 12, 16),
         gpus=(1, 1, 2, 4),
@@ -248,7 +250,7 @@ TEMPLATES: Final = (
         ("video", "imagenet"),
         _tags("loader"),
         ("gpu",),
-        (Part(_PYTHON, 1.0, 0.9, (0.95, 1.0), 8, 0.5, gpu=0.9),),
+        (Part(_TORCH, 1.0, 0.9, (0.95, 1.0), 8, 0.5, gpu=0.9),),
         cpus=(40, 48),
         gpus=(1,),
         memory=(5, 6),
@@ -260,7 +262,7 @@ TEMPLATES: Final = (
         ("pretrain", "ddp"),
         _tags("spread"),
         ("gpu",),
-        (Part(_PYTHON, 1.0, 0.7, (0.9, 1.0), 8, 0.5, gpu=0.97),),
+        (Part(_TORCH, 1.0, 0.7, (0.9, 1.0), 8, 0.5, gpu=0.97),),
         nodes=(2,),
         cpus=(8, 12),
         gpus=(2,),
@@ -414,6 +416,8 @@ def plan_run(work: Work, start: int, position: float, random: np.random.Generato
         tasks=work.cpus * work.nodes if "mpi" in template.tags else 1,
         cache=min(0.15 * need, memory * 0.1),
         core_shares=[1.0] * work.cpus if work.cores_measured else None,
+        # Molecular dynamics needs a precision that tensor cores do not have.
+        tensor=0.0 if template.tags == _tags("gpu") else 0.3,
     )
     if "mpi" in template.tags:
         plan.steps = [StepPlan(first=0.01, last=0.995, cpu_share=0.985, tasks=plan.tasks)]
