@@ -11,7 +11,7 @@ from jobsight.findings.service import FindingsService
 from jobsight.findings.withheld import withheld_kinds
 from jobsight.metrics import METRICS
 from jobsight.store.dead_letters import mark, resolve
-from jobsight.store.findings.read import FindingFilter, list_findings
+from jobsight.store.findings.read import FindingFilter, list_findings, list_kinds
 from jobsight.store.findings.write import set_reply
 from jobsight.store.rollups.usage import Question, usage
 from jobsight.store.store import Store
@@ -95,13 +95,30 @@ def test_findings_for_staff(visit: TestClient, site: Store) -> None:
         document = open_page(visit, "/findings")
     finally:
         set_reply(site.database, finding.run_id, finding.kind, "open", finding.user, SITE_NOW)
-    for text in ("By kind", "Worst by cost", "Did it help?", "Withheld", "Never fired"):
+    for text in ("By kind", "Worst by cost", "Did it help?", "Withheld", "Not fired in 30 days"):
         assert text in document.text
     assert "Reply of When What was found" in document.text
     rules = FindingsService(site).judge().rules  # type: ignore[attr-defined]
     linked = {href.rpartition("/")[2] for href in links(document, "/findings/")}
-    # Every rule is named once at least: by its findings, or as one that never fired.
+    # Every rule is named once at least: by its findings, or as one that did not fire.
     assert rules.keys() <= linked
+
+
+@pytest.mark.parametrize("days", [7, 365])
+def test_rules_that_did_not_fire_in_30_days_are_listed(
+    visit: TestClient, site: Store, days: int
+) -> None:
+    month, ever = list_kinds(site.database, MONTH.since), list_kinds(site.database, 0)
+    rules = FindingsService(site).judge().rules  # type: ignore[attr-defined]
+    page = visit.get(f"/findings?days={days}").text
+    table = Document(page[page.index('<table class="stack" id="quiet-rules"') :].split("</div>")[0])
+    listed = [href.rpartition("/")[2] for href in links(table, "/findings/")]
+    assert set(listed) == rules.keys() - month.keys()
+    assert table.words.count("never") == len(rules.keys() - ever.keys()) > 0
+    # Those that never fired are first.
+    assert not ever.keys() & set(listed[: table.words.count("never")])
+    with seen_by(user("stranger")):
+        assert "quiet-rules" not in visit.get("/findings").text
 
 
 def test_withheld_rules_have_a_reason(site: Store) -> None:

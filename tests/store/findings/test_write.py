@@ -8,6 +8,7 @@ from sqlalchemy import select
 from jobsight.store.findings.read import (
     FindingFilter,
     findings_of_run,
+    last_days,
     list_findings,
     list_kinds,
     sum_findings,
@@ -226,6 +227,16 @@ def test_sums_by_dimension(store: Store) -> None:
         ("a", 2),
         ("b", 1),
     ]
+
+
+def test_the_newest_run_of_a_kind(store: Store) -> None:
+    first, second = run(store, 1), run(store, 2, start=START + 3 * DAY, end=START + 4 * DAY)
+    add_findings(store, first, finding("a"), finding("b"))
+    add_findings(store, second, finding("a"))
+    assert last_days(store.database) == {"a": START // DAY + 3, "b": START // DAY}
+    # One that no longer holds was not right.
+    add_findings(store, second)
+    assert last_days(store.database) == {"a": START // DAY, "b": START // DAY}
 
 
 def test_a_list_of_runs_has_the_worst_severity(store: Store) -> None:

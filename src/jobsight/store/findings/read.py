@@ -201,6 +201,13 @@ def list_kinds(database: Database, since: int) -> dict[str, int]:
     return {kind: int(runs) for kind, runs in rows}
 
 
+def last_days(database: Database) -> dict[str, int]:
+    """The day of the newest run with a finding of each kind, since 1970."""
+    with database.query() as transaction:
+        rows = transaction.execute(SQL["last_days"]).fetchall()
+    return {kind: int(day) for kind, day in rows}
+
+
 class FindingSum(NamedTuple):
     """The sum of the findings of one group."""
 

@@ -139,6 +139,10 @@ GROUP BY run_id
 -- name: kinds
 SELECT kind, sum(runs) FROM findings_by_day WHERE day >= :since GROUP BY kind ORDER BY kind
 
+-- The last day of which a run has a finding of the kind.
+-- name: last_days
+SELECT kind, max(day) FROM findings_by_day WHERE runs > 0 GROUP BY kind ORDER BY kind
+
 -- Of findings that still hold; totals of all days.
 -- name: totals_by_kind
 SELECT cluster, kind, sum(runs), sum(core_time), sum(gpu_time), sum(memory_time), sum(energy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fastapi import APIRouter, HTTPException
@@ -16,7 +16,8 @@ from jobsight.findings.effect import measure_effect
 from jobsight.findings.listed import FindingSummary, list_reports, summarize
 from jobsight.findings.service import FindingsService, RuleJudge
 from jobsight.findings.withheld import withheld_kinds
-from jobsight.store.findings.read import FindingFilter, totals_by_kind
+from jobsight.store.findings.read import FindingFilter, last_days
+from jobsight.store.rollups.usage import date_of
 from jobsight.store.store import Store
 from jobsight.web.pages.interval import CHOICES, DAY, Days, Interval
 from jobsight.web.render import markdown, page
@@ -27,6 +28,8 @@ MAX_OWN: Final = 100
 MAX_REPLIES: Final = 50
 #: Works whose runs before and after a finding was shown are compared.
 MAX_COMPARED: Final = 100
+#: Days after which a rule that did not fire is listed, whatever the page shows.
+QUIET_DAYS: Final = 30
 #: The newest runs for which rules are applied again, to say why they do not decide.
 MAX_JUDGED: Final = 200
 
@@ -69,7 +72,6 @@ def add_routes(
             prices=findings.prices,
         )
         kinds = summarize(store, ("kind",), wanted, findings.prices)
-        ever = {each.kind for each in totals_by_kind(store.database)}
         newest = store.runs(limit=MAX_JUDGED, until=interval.until * DAY)
         return page(
             request,
@@ -77,8 +79,8 @@ def add_routes(
             worst=worst,
             kinds=sorted(kinds, key=_most_expensive),
             rules=rules,
-            never=sorted(rules.keys() - ever),
-            quiet=sorted((rules.keys() & ever) - {each.kind for each in kinds}),
+            quiet=_quiet(last_days(store.database), rules, Interval.of(QUIET_DAYS, clock()).since),
+            quiet_days=QUIET_DAYS,
             replies=replies,
             effect=measure_effect(
                 store,
@@ -98,6 +100,13 @@ def add_routes(
         if text is None:
             raise HTTPException(404, f"no rule is called {kind[:100]!r}")
         return page(request, "finding.html", kind=kind, text=markdown(text))
+
+
+def _quiet(last: Mapping[str, int], rules: Iterable[str], since: int) -> list[tuple[str, str]]:
+    """The rules that did not fire for a run since a day, and the last day of each: those that
+    never fired first, whose day is empty."""
+    days = sorted((last.get(kind, -1), kind) for kind in rules if last.get(kind, -1) < since)
+    return [(kind, "" if day < 0 else date_of(day).isoformat()) for day, kind in days]
 
 
 def _most_expensive(each: FindingSummary) -> tuple[float, str]:
