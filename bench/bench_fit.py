@@ -22,6 +22,9 @@ The data, with fixed random seeds that the method was not tuned on:
   divided by the median peak.
 * Elapsed times with the same statistics, and time limits such that the median run uses a third of
   its limit, as the 1,000 jobs of the public sample of NREL's Eagle do.
+* The made-up year of :mod:`jobsight.simulation`, with its habits, failures and unseen runs: memory
+  and time of the runs of each script. Of a run that was killed at its limit nobody knows what it
+  needed: no method is blamed for it, and all learn of it.
 
 ``--traces DIRECTORY`` replays the traces themselves instead (Nextflow's trace files as CSV with the
 columns process, submit, peak_rss, realtime and memory; times in ms, sizes in bytes).
@@ -47,6 +50,8 @@ from jobsight.findings.fit import (
     round_memory,
     round_time,
 )
+from jobsight.simulation.plan import Plan
+from jobsight.simulation.year import Year
 
 RUNS = 100_000
 GIB = 2.0**30
@@ -61,6 +66,10 @@ class NeededRun(NamedTuple):
     need: float
     hours: float
     request: float
+    #: It was killed at its request, so that it needed more than ``need``.
+    killed: bool = False
+    #: Agents saw it; a method learns nothing of a run that they did not see.
+    seen: bool = True
 
 
 Work = list[NeededRun]
@@ -207,6 +216,39 @@ def read_traces(directory: Path, *, of_time: bool = False) -> list[Work]:
     return [[run for _, run in sorted(runs, key=lambda item: item[0])] for runs in works.values()]
 
 
+def of_year(plans: Sequence[tuple[int, Plan]], *, of_time: bool = False) -> list[Work]:
+    """The runs of each script of a made-up year in the order of their submission, as far as they
+    say what they needed: those that completed, or were killed at the limit."""
+    works: dict[int, Work] = {}
+    for number, plan in sorted(plans, key=lambda each: each[1].start - each[1].wait):
+        run = _time_of(plan) if of_time else _memory_of(plan)
+        if run is not None:
+            works.setdefault(number, []).append(run)
+    return list(works.values())
+
+
+def _memory_of(plan: Plan) -> NeededRun | None:
+    """GiB of all nodes; a run that reached its time limit has shown its memory, too."""
+    request, hours = plan.nodes * plan.memory / GIB, plan.elapsed / HOUR
+    seen = plan.seen != "none"
+    if plan.state == "OUT_OF_MEMORY":
+        return NeededRun(request, hours, request, killed=True, seen=seen)
+    if plan.state not in ("COMPLETED", "TIMEOUT"):
+        return None
+    # A node on which nothing ran has the memory of the daemons only.
+    activity = plan.node_activity or [1.0] * plan.nodes
+    peaks = sum(plan.peak * (0.02 if share == 0 else 1) for share in activity)
+    return NeededRun(peaks / GIB, hours, request, seen=seen)
+
+
+def _time_of(plan: Plan) -> NeededRun | None:
+    """Hours. The scheduler knows the elapsed time of every run."""
+    limit = plan.time_limit / HOUR
+    if plan.state == "TIMEOUT":
+        return NeededRun(limit, 1.0, limit, killed=True)
+    return NeededRun(plan.elapsed / HOUR, 1.0, limit) if plan.state == "COMPLETED" else None
+
+
 # --- methods --------------------------------------------------------------------------------------
 
 
@@ -294,63 +336,75 @@ class Result(NamedTuple):
         return self.failures / self.runs
 
 
+class _Account:
+    """Adds up what a method does to runs."""
+
+    def __init__(self) -> None:
+        self.waste = self.failed_hours = self.needed = self.error = 0.0
+        self.runs = self.failures = self.long_works = self.harmed = 0
+
+    def count(self, run: NeededRun, request: float) -> bool:
+        """Count one run with a request; returns whether it failed."""
+        self.runs += 1
+        self.needed += run.need * run.hours
+        self.error += abs(request - run.need) * run.hours
+        failed = run.need > request
+        if failed:
+            self.failures += 1
+            self.failed_hours += run.hours
+            self.waste += run.request * run.hours
+        self.waste += (request - run.need) * run.hours
+        return failed
+
+    def end_work(self, runs: int, failed: int) -> None:
+        if runs > HARM:
+            self.long_works += 1
+            self.harmed += failed * HARM > runs
+
+    def result(self, seconds: float = 0.0) -> Result:
+        return Result(
+            self.runs, self.waste, self.failures, self.failed_hours, self.needed, self.long_works,
+            self.harmed, self.error / self.needed, seconds,
+        )  # fmt: skip
+
+
 def replay(works: Sequence[Work], method: Method, rounded: Rounding) -> Result:
-    waste = failed_hours = needed = error = 0.0
-    runs = failures = long_works = harmed = 0
+    account = _Account()
     begin = time.process_time()
     for work in works:
         past: list[PastRun] = []
-        failed = 0
+        runs = failed = 0
         for run in work:
             advised = method(past, run.request)
             request = run.request if advised is None else min(rounded(advised), run.request)
-            needed += run.need * run.hours
-            error += abs(request - run.need) * run.hours
-            if run.need > request:
-                failed += 1
-                failed_hours += run.hours
-                waste += (request + run.request - run.need) * run.hours
-            else:
-                waste += (request - run.need) * run.hours
-            past.append(PastRun(run.need, run.hours, run.request, False, advised and request))
-        runs += len(work)
-        failures += failed
-        if len(work) > HARM:
-            long_works += 1
-            harmed += failed * HARM > len(work)
-    seconds = time.process_time() - begin
-    return Result(
-        runs, waste, failures, failed_hours, needed, long_works, harmed, error / needed, seconds
-    )
+            if not run.killed:
+                runs += 1
+                failed += account.count(run, request)
+            if run.seen:
+                past.append(
+                    PastRun(run.need, run.hours, run.request, run.killed, advised and request)
+                )
+        account.end_work(runs, failed)
+    return account.result(time.process_time() - begin)
 
 
 def replay_maximum(works: Sequence[Work], factor: float, rounded: Rounding) -> Result:
     """The maximum so far, times a factor; without the cost of finding it again in every run."""
-    waste = failed_hours = needed = error = 0.0
-    runs = failures = long_works = harmed = 0
+    account = _Account()
     for work in works:
-        highest, failed = None, 0
+        highest: float | None = None
+        runs = failed = 0
         for run in work:
             request = run.request
             if highest is not None:
                 request = min(rounded(highest * factor), request)
-            needed += run.need * run.hours
-            error += abs(request - run.need) * run.hours
-            if run.need > request:
-                failed += 1
-                failed_hours += run.hours
-                waste += (request + run.request - run.need) * run.hours
-            else:
-                waste += (request - run.need) * run.hours
-            highest = run.need if highest is None else max(highest, run.need)
-        runs += len(work)
-        failures += failed
-        if len(work) > HARM:
-            long_works += 1
-            harmed += failed * HARM > len(work)
-    return Result(
-        runs, waste, failures, failed_hours, needed, long_works, harmed, error / needed, 0.0
-    )
+            if not run.killed:
+                runs += 1
+                failed += account.count(run, request)
+            if run.seen:
+                highest = run.need if highest is None else max(highest, run.need)
+        account.end_work(runs, failed)
+    return account.result()
 
 
 def maximum_with_failures(
@@ -384,6 +438,7 @@ def last_with_failures(
 def best_afterwards(works: Sequence[Work], rounded: Rounding) -> Result:
     """One request for all runs of a work, that of least waste, which is known only afterwards; at
     most one run in 20 fails."""
+    works = [known for work in works if (known := [run for run in work if not run.killed])]
     chosen = []
     for work in works:
         needs = sorted(run.need for run in work)
@@ -490,6 +545,11 @@ def _sets(traces: Path | None, runs: int, seed: int) -> Iterator[tuple[str, list
     yield "memory, made-up site", made_up_site(seed, runs), _of_memory
     yield "memory, like nf-core", like_nf_core(seed + 1, runs), _of_memory
     yield "time, like nf-core and Eagle", like_nf_core(seed + 2, runs, of_time=True), _of_time
+    year = Year(runs, seed=seed)
+    ended = runs - year.running
+    plans = [(year.appointments[place].work.number, year.plan(place)) for place in range(ended)]
+    yield "memory, made-up year", of_year(plans), _of_memory
+    yield "time, made-up year", of_year(plans, of_time=True), _of_time
 
 
 def main() -> None:
@@ -509,14 +569,14 @@ def main() -> None:
             "0.70, 2 % fail",
             reached=ours.waste <= 0.7 * equal_last.waste and ours.failed_share <= 0.02,
         )
+        figures.row(
+            f"right-sizing, {title}: waste and failures",
+            f"last run x 1.2: 1.00, {last.failed_share:.1%} fail",
+            f"{ours.waste / last.waste:.2f}, {ours.failed_share:.1%} fail",
+            "0.70, 2 % fail",
+            reached=ours.waste <= 0.7 * last.waste and ours.failed_share <= 0.02,
+        )
         if method is _of_memory:
-            figures.row(
-                f"right-sizing, {title}: waste and failures",
-                f"last run x 1.2: 1.00, {last.failed_share:.1%} fail",
-                f"{ours.waste / last.waste:.2f}, {ours.failed_share:.1%} fail",
-                "0.70, 2 % fail",
-                reached=ours.waste <= 0.7 * last.waste and ours.failed_share <= 0.02,
-            )
             figures.row(
                 f"right-sizing, {title}: waste, with no more failures",
                 f"maximum so far: 1.00, {maximum.failed_share:.1%} fail",
