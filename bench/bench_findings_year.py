@@ -4,7 +4,10 @@ A store is filled by `jobsight simulate fill`, whose truth is known, and judged 
 figures from the store, history, rules, findings back to the store. The same figures are judged by
 the conditions of jobstats and Job Defense Shield (bench/peers/*.yaml), which have the same names.
 Precision is the share of the reported findings that are right, recall the share of the planted ones
-that are reported. Runs of which agents saw too little are not judged at all, which has its own row.
+that are reported; a planted kind that another finding covers is named in it and counts as reported.
+A kind that is undecided for a run (a symptom of what was planted, or too small to matter) counts
+neither way; how many runs that are is printed beside. Runs of which agents saw too little are not
+judged at all, which has its own row.
 
 `python -m bench findings_year --runs 100000` chooses the number of runs (by default 20,000),
 `--running` how many of them have not ended (by default a fiftieth, at most 2,000), `--seed` another
@@ -116,6 +119,9 @@ class Judge:
         )
         self._reported: dict[tuple[str, int], dict[str, Reported]] = {}
         self.scores: dict[tuple[str, str], Score] = {}
+        #: Runs for which a kind is neither right nor wrong, by kind, and those reported by ours.
+        self.undecided: Counter[str] = Counter()
+        self.undecided_reported: Counter[str] = Counter()
         #: Kinds that were reported for runs of which too little was seen.
         self.unseen: dict[str, Counter[str]] = {name: Counter() for name in self.rules}
         self.unseen_runs = 0
@@ -202,6 +208,9 @@ class Judge:
         # What another finding explains is reported with it.
         reported = fired | found.covered
         self._count_questions(who, truth, fired)
+        if who == _OURS:
+            self.undecided.update(truth.undecided)
+            self.undecided_reported.update(reported & set(truth.undecided))
         for kind in self.rules[who].rules:
             if kind in truth.undecided:
                 continue
@@ -281,12 +290,19 @@ def print_scores(judge: Judge, figures: Figures, *, running: bool) -> None:
         )
         figures.row(
             f"finding {kind}{' of running jobs' if running else ''}: precision / recall, "
-            f"{score.right + score.missed:,} planted",
+            f"{score.right + score.missed:,} planted{_undecided(judge, kind)}",
             beside or "-",
             f"{_share(score.precision)} / {_share(score.recall)}",
             "no lower in either" if others else "0.9 / 0.9",
             reached=_is_better(score, list(others.values())),
         )
+
+
+def _undecided(judge: Judge, kind: str) -> str:
+    """Of a question no more is known than of its kinds."""
+    if kind in _QUESTIONS:
+        return ""
+    return f", {judge.undecided[kind]:,} undecided ({judge.undecided_reported[kind]:,} reported)"
 
 
 def _is_better(score: Score, others: list[Score]) -> bool:
@@ -377,6 +393,7 @@ def main(arguments: Sequence[str]) -> None:
     figures = Figures()
     year = Year(count, seed=options.seed, running=options.running)
     now = year.end * SECOND
+    print(f"the year of --runs {count} --running {year.running} --seed {options.seed}", flush=True)
     with scratch_directory() as folder, Store.open(Path(folder) / "store.db") as store:
         begun = time.process_time()
         truths = {(each.cluster, each.job_id): each for each in fill(store, year)}
@@ -396,6 +413,10 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{again:,} tasks of arrays were judged again when the last had ended")
         judge.count()
         print_scores(judge, figures, running=False)
+        print(
+            f"{judge.undecided.total():,} pairs of run and kind are undecided, "
+            f"{judge.undecided_reported.total():,} of them reported"
+        )
         for who, kinds in judge.unseen.items():
             figures.row(
                 f"findings from figures of {judge.unseen_runs:,} runs of which agents saw too "
