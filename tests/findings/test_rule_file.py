@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobsight.errors import ConfigError
+from jobsight.findings.conditions import MAX_LENGTH
 from jobsight.findings.engine import RuleSet, shipped_files
 from jobsight.findings.rule_file import MAX_FILE, RuleError, parse_rules, read_rules
 from tests.findings.rule_texts import RULE, rules, with_lines, write
@@ -180,6 +181,35 @@ def test_aliases_do_not_expand_without_bound() -> None:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
     assert "has an alias" in refused("\n".join(lines))
+
+
+_NESTED = "programs.software.exists(a, programs.software.exists(b, a == b))"
+_HUGE = "cpu.share < low || " * 1000 + "cpu.idle > floor"
+_DEEP = "(" * 200 + "cpu.share < low && cpu.idle > floor" + ")" * 200
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (_NESTED, "a loop (exists, all, filter ...) contains another loop"),
+        (_HUGE, f"has {len(_HUGE):,} characters; expected at most {MAX_LENGTH:,} characters"),
+        (_DEEP, "expected a simpler expression"),
+    ],
+    ids=["nested", "huge", "deep"],
+)
+def test_endless_and_huge_conditions_are_refused_where_they_stand(
+    condition: str, expected: str
+) -> None:
+    message = refused(changed("cpu.share < low && cpu.idle > floor", condition))
+    assert message.startswith("1.yaml:9: rule site-idle: condition: ")
+    assert expected in message
+    # The same of every other expression.
+    message = refused(with_lines(f"requires: {condition!r}"))
+    assert message.startswith("1.yaml:11: rule site-idle: requires: ")
+    assert expected in message
+    message = refused(with_lines("excuses:", f"  - if: {condition!r}", "    because: it is so"))
+    assert message.startswith("1.yaml:12: rule site-idle: excuses: if: ")
+    assert expected in message
 
 
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
