@@ -16,7 +16,8 @@ from jobsight.errors import ConfigError, JobsightError
 from jobsight.findings.finding import Cost, Finding
 from jobsight.findings.stored import to_row
 from jobsight.mail.webhook import SIGNATURE_HEADER, TIME_HEADER, WebhookSender, sign
-from jobsight.model import SECOND
+from jobsight.model import SECOND, JobInfo
+from jobsight.store.checkpoints import set_checkpoint
 from jobsight.store.findings.write import store_judged
 from jobsight.store.mail import Pause, pause_mail, read_mail_log
 from jobsight.store.store import Store
@@ -62,8 +63,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.db") as opened:
+def store(location: str) -> Iterator[Store]:
+    with Store.open(location) as opened:
         sample.fill(opened)
         yield opened
 
@@ -167,6 +168,85 @@ def test_a_dry_run_and_a_paused_cause_send_nothing(
     settings.working_days = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
     assert sender.once() == 1
     assert len(receiver.received) == 1
+
+
+def add_batch(store: Store, first: int, runs: int, kinds: tuple[str, ...]) -> int:
+    """The findings of runs that were judged together; returns how many there are."""
+    jobs = range(5000, 5000 + runs)
+    start = NOW - 3600 * SECOND
+    store.record_jobs(
+        [
+            JobInfo(cluster="batch", source="slurm", job_id=job, user="bob", start=start, end=NOW)
+            for job in jobs
+        ]
+    )
+    found = [
+        to_row(Finding(kind=kind, severity="warning", audience="staff", title="T", text="T"))
+        for kind in kinds
+    ]
+    stored = store.runs(limit=2 * runs, cluster="batch")
+    assert len(stored) == runs
+    store_judged(store.database, [judged(run, *found) for run in stored], first)
+    return runs * len(kinds)
+
+
+@pytest.mark.parametrize("runs", [26, 300])
+def test_findings_of_runs_that_were_judged_together_are_all_sent_once(
+    store: Store, settings: MailSettings, receiver: Receiver, runs: int
+) -> None:
+    sender = WebhookSender(store, settings, lambda: NOW)
+    sender.once()
+    wanted = add_batch(store, NOW + SECOND, runs, ("node-old", "node-slow"))
+    receiver.status = 503
+    with pytest.raises(JobsightError, match="answered 503"):
+        sender.once()
+    receiver.status = 204
+    receiver.received.clear()
+    assert sender.once() == wanted
+    assert sender.once() == 0
+    alerts = [msgspec.json.decode(body) for _, body in receiver.received]
+    assert len({alert["id"] for alert in alerts}) == len(alerts) == -(-wanted // 50)
+    assert max(len(alert["findings"]) for alert in alerts) == 50
+    sent = [(each["run"], each["kind"]) for alert in alerts for each in alert["findings"]]
+    assert len(set(sent)) == len(sent) == wanted
+
+
+def test_a_dry_run_counts_all_findings_of_runs_that_were_judged_together(
+    store: Store, settings: MailSettings, receiver: Receiver
+) -> None:
+    settings.webhook.dry_run = True
+    sender = WebhookSender(store, settings, lambda: NOW)
+    sender.once()
+    wanted = add_batch(store, NOW + SECOND, 60, ("node-slow",))
+    sender.once()
+    assert sender.once() == 0
+    assert receiver.received == []
+    assert sum(each.mails for each in read_mail_log(store.database, 0)) == wanted
+
+
+def test_what_a_round_does_not_send_the_next_one_does(
+    store: Store,
+    settings: MailSettings,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jobsight.mail.webhook.MAX_REQUESTS", 2)
+    sender = WebhookSender(store, settings, lambda: NOW)
+    sender.once()
+    wanted = add_batch(store, NOW + SECOND, 120, ("node-slow",))
+    assert (sender.once(), sender.once(), sender.once()) == (100, wanted - 100, 0)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(
+    store: Store, settings: MailSettings, receiver: Receiver
+) -> None:
+    add(store, "node-old", NOW)
+    with store.database.write() as transaction:
+        set_checkpoint(transaction, "mail.webhook", NOW)
+    add(store, "node-slow", NOW + SECOND)
+    assert WebhookSender(store, settings, lambda: NOW).once() == 1
+    ((_, body),) = receiver.received
+    assert [each["kind"] for each in msgspec.json.decode(body)["findings"]] == ["node-slow"]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from jobsight.findings.finding import SEVERITIES
 from jobsight.findings.stored import from_row
 from jobsight.mail.working_days import is_working_day
 from jobsight.model import SECOND, Run
-from jobsight.store.checkpoints import read_checkpoint, set_checkpoint
-from jobsight.store.findings.read import ListedFinding, new_findings
+from jobsight.store.checkpoints import Checkpoint, read_checkpoint, set_checkpoint
+from jobsight.store.findings.read import AgePosition, ListedFinding, new_findings
 from jobsight.store.mail import Outcome, log_mail, paused_causes
 from jobsight.store.store import Store
 from jobsight.transport.client import Address, HttpClient, HttpError
@@ -38,9 +38,12 @@ logger = logging.getLogger(__name__)
 
 SIGNATURE_HEADER: Final = "X-Jobsight-Signature"
 TIME_HEADER: Final = "X-Jobsight-Timestamp"
-#: Findings of one request.
+#: Findings of one request, and requests of one round.
 MAX_FINDINGS: Final = 50
+MAX_REQUESTS: Final = 20
 _CHECKPOINT: Final = "mail.webhook"
+#: Above the ids of all runs: a position with it is after all findings of its time.
+_LAST_RUN: Final = 2**63 - 1
 _DAY: Final = 86400 * SECOND
 #: Days before today of the starts of runs whose new findings are alerts.
 _DAYS: Final = 30
@@ -96,27 +99,33 @@ class WebhookSender:
 
     def once(self) -> int:
         """Send what is new; returns how many findings. The first call only notes the time."""
-        now, database = self._clock(), self._store.database
-        with database.query() as transaction:
+        now = self._clock()
+        with self._store.database.query() as transaction:
             done = read_checkpoint(transaction, _CHECKPOINT)
         if done is None:
-            self._set_checkpoint(now)
+            self._set_checkpoint(AgePosition(now, _LAST_RUN, ""))
             return 0
         if not is_working_day(self._settings, datetime.fromtimestamp(now // SECOND, UTC).date()):
             return 0
+        paused = paused_causes(self._store.database, "", now)
+        sent, after = 0, _position(done)
+        for _ in range(MAX_REQUESTS):
+            found = self._next(after, now)
+            if not found:
+                break
+            wanted = [each for each in found if each.finding.kind not in paused]
+            if wanted:
+                self._deliver(wanted, now)
+            after = found[-1].age_position
+            self._set_checkpoint(after)
+            sent += len(wanted)
+        return sent
+
+    def _next(self, after: AgePosition, now: int) -> list[ListedFinding]:
         lowest = SEVERITIES.index(self._settings.webhook.severity)
-        found = new_findings(
-            database, "staff", lowest, now // _DAY - _DAYS, done.value, MAX_FINDINGS
+        return new_findings(
+            self._store.database, "staff", lowest, now // _DAY - _DAYS, after, MAX_FINDINGS
         )
-        if not found:
-            return 0
-        last = max(each.finding.first for each in found)
-        paused = paused_causes(database, "", now)
-        wanted = [each for each in found if each.finding.kind not in paused]
-        if wanted:
-            self._deliver(wanted, now)
-        self._set_checkpoint(last)
-        return len(wanted)
 
     def _deliver(self, found: list[ListedFinding], now: int) -> None:
         outcome: Outcome = "would be sent"
@@ -146,9 +155,16 @@ class WebhookSender:
         if not 200 <= reply.status < 300:
             raise JobsightError(f"the webhook {shown} answered {reply.status} {reply.phrase[:80]}")
 
-    def _set_checkpoint(self, value: int) -> None:
+    def _set_checkpoint(self, position: AgePosition) -> None:
+        text = f"{position.run_id} {position.kind}"
         with self._store.database.write() as transaction:
-            set_checkpoint(transaction, _CHECKPOINT, value)
+            set_checkpoint(transaction, _CHECKPOINT, position.first, text)
+
+
+def _position(checkpoint: Checkpoint) -> AgePosition:
+    run, _, kind = (checkpoint.text or "").partition(" ")
+    # Earlier versions stored only the time.
+    return AgePosition(checkpoint.value, int(run) if run.isdecimal() else _LAST_RUN, kind)
 
 
 def _alerted(listed: ListedFinding) -> AlertedFinding:

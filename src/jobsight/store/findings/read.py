@@ -35,6 +35,15 @@ class FindingPosition(NamedTuple):
     kind: str
 
 
+class AgePosition(NamedTuple):
+    """A place in a list by age: that of the finding that first held at this time, of this run and
+    kind."""
+
+    first: int
+    run_id: int
+    kind: str
+
+
 class FindingFilter(NamedTuple):
     """Which findings a list has. None passes all."""
 
@@ -100,6 +109,10 @@ class ListedFinding(NamedTuple):
     def position(self) -> FindingPosition:
         return FindingPosition(self.finding.weight, self.finding.run_id, self.finding.kind)
 
+    @property
+    def age_position(self) -> AgePosition:
+        return AgePosition(self.finding.first, self.finding.run_id, self.finding.kind)
+
 
 _OF_RUN: Final = ", ".join(f"runs.{name}" for name in ListedFinding._fields[1:-2])
 _LISTED: Final = ", ".join(f"findings.{name.strip()}" for name in COLUMNS.split(","))
@@ -135,21 +148,29 @@ def list_findings(
 
 
 def new_findings(
-    database: Database, audience: str, severity: int, since: int, after: int, limit: int
+    database: Database, audience: str, severity: int, since: int, after: AgePosition, limit: int
 ) -> list[ListedFinding]:
-    """Open findings for an audience whose rule first held after a time, the oldest first, of runs
-    that started on the day ``since`` or later."""
+    """Open findings for an audience, those whose rule first held earliest first, of runs that
+    started on the day ``since`` or later. Runs that were judged together share the time: ``after``
+    is a position of the list."""
     wanted = FindingFilter(audience=audience, severity=severity, since=since)
     where, values = wanted.where()
     query = (
         f"SELECT {_LISTED}, {_OF_RUN}, runs.name, runs.shown_state "
         f"FROM findings JOIN runs ON runs.id = findings.run_id "
-        f"WHERE {where} AND findings.first > :after "
+        f"WHERE {where} AND (findings.first, findings.run_id, findings.kind) "
+        "> (:after_first, :after_run, :after_kind) "
         "ORDER BY findings.first, findings.run_id, findings.kind LIMIT :limit"
     )
+    values |= {
+        "after_first": after.first,
+        "after_run": after.run_id,
+        "after_kind": after.kind,
+        "limit": limit,
+    }
     width = len(FindingRow._fields)
     with database.query() as transaction:
-        rows = transaction.execute(query, values | {"after": after, "limit": limit}).fetchall()
+        rows = transaction.execute(query, values).fetchall()
     return [_listed(row, width) for row in rows]
 
 

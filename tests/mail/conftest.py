@@ -1,0 +1,3 @@
+"""What the tests of mails share: a store of each kind."""
+
+from tests.store.conftest import location as location
