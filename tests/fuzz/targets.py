@@ -409,7 +409,7 @@ def _http_request() -> Target:
 
 def _mail_request() -> Target:
     from jobsight.mail.queue import MailQueue
-    from jobsight.mail.request import slurm_request, split_recipients
+    from jobsight.mail.request import KEPT_VARIABLES, slurm_request, split_recipients
 
     directory = _file("").directory
     queue = MailQueue(directory)
@@ -417,10 +417,16 @@ def _mail_request() -> Target:
     def parse(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")
         accepted, _ = split_recipients(text)
+        environment = dict.fromkeys(("SLURM_JOB_ID", *KEPT_VARIABLES), text)
         for to in accepted[:3] or ["user"]:
-            slurm_request(to, text, {"SLURM_JOB_ID": text, "SLURM_CLUSTER_NAME": text}, 0)
+            made = slurm_request(to, text, environment, 0)
+            name = queue.put(made)
+            # What was queued is what is read.
+            assert [each.request for each in queue.requests()] == [made], made
+            queue.remove(name)
         (directory / "x.json").write_bytes(data)
         queue.requests()
+        queue.remove("x")
         for file in queue.failed.glob("*"):
             file.unlink()
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import email
 import email.policy
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,21 @@ import msgspec
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobsight.cli.main import main
 from jobsight.config.settings import MailSettings
 from jobsight.errors import JobsightError
 from jobsight.mail.message import About, build_message
-from jobsight.mail.queue import MailQueue
-from jobsight.mail.request import MailRequest, is_address, slurm_request, split_recipients
+from jobsight.mail.queue import MAX_SIZE, MailQueue
+from jobsight.mail.request import (
+    KEPT_VARIABLES,
+    MailRequest,
+    is_address,
+    slurm_request,
+    split_recipients,
+)
 from jobsight.mail.worker import MailWorker
 from jobsight.model import SECOND, JobInfo
 from jobsight.store.store import Store
@@ -30,6 +39,7 @@ from tests.ports import free_port
 from tests.server.certificates import Papers
 from tests.web import sample
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 NOW = sample.NOW
 ENDED = "Slurm Job_id=1 Name=pi Ended, Run time 00:00:01, COMPLETED, ExitCode 0"
 
@@ -471,9 +481,36 @@ def test_recipients_are_split_and_bounded(tmp_path: Path) -> None:
     assert [mail.request.to for mail in MailQueue(tmp_path).requests()] == ["ada", "b@example.org"]
 
 
-@given(st.text(max_size=600), st.text(max_size=40), st.dictionaries(st.text(), st.text()))
+def test_bytes_that_are_no_text_are_queued_and_shown_as_they_are(tmp_path: Path) -> None:
+    subject = b"Slurm Job_id=1 Name=a\xffb\x1b\xe2\x80\xae\\ Ended, COMPLETED"
+    environment = {
+        **os.environb,
+        b"SLURM_CLUSTER_NAME": b"al\xffpha",
+        b"SLURM_JOB_ID": b"1",
+        b"SLURM_JOB_STATE": b"COMP\xfe\n",
+    }
+    command = [sys.executable, "-m", "jobsight.cli.main", "mail", "-s", subject, "ada"]
+    command += ["--queue", str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, cwd=REPOSITORY)
+    ((_, made),) = MailQueue(tmp_path).requests()
+    assert made.subject == (r"Slurm Job_id=1 Name=a\xffb\x1b\xe2\x80\xae\\ Ended, COMPLETED")
+    assert made.cluster == r"al\xffpha"
+    assert made.variables["SLURM_JOB_STATE"] == r"COMP\xfe\x0a"
+    assert (made.job_id, made.word) == (1, "Ended")
+
+
+#: Also halves of pairs, as which Python writes bytes that are no text.
+ANY_TEXT = st.text(st.one_of(st.characters(), st.characters(categories=["Cs"])), max_size=600)
+NAMES = st.one_of(st.sampled_from(KEPT_VARIABLES), ANY_TEXT)
+
+
+@example("a\udcffb \ud800", "ada", dict.fromkeys(KEPT_VARIABLES, "\udcff" * 300))
+@given(ANY_TEXT, st.text(max_size=40), st.dictionaries(NAMES, ANY_TEXT))
 def test_no_text_breaks_a_message(subject: str, to: str, environment: dict[str, str]) -> None:
     made = slurm_request(to if is_address(to) else "ada", subject, environment, NOW)
+    encoded = msgspec.json.encode(made)
+    assert len(encoded) <= MAX_SIZE
+    assert msgspec.json.decode(encoded, type=MailRequest) == made
     message = build_message(MailSettings(), "name", [made], About())
     parsed = email.message_from_bytes(message.as_bytes(), policy=email.policy.default)
     assert parsed["Bcc"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
@@ -9,14 +10,14 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from jobsight.model import MAX_JOB_ID
-from jobsight.text import readable_text
+from jobsight.text import readable_path, readable_text
 
 #: Characters of an address (RFC 5321) and of a subject, and addresses of one call.
 MAX_ADDRESS: Final = 254
 MAX_SUBJECT: Final = 400
 MAX_RECIPIENTS: Final = 20
 #: Variables that slurmctld sets beyond the job's id, kept for the message.
-_KEPT: Final = (
+KEPT_VARIABLES: Final = (
     "SLURM_CLUSTER_NAME",
     "SLURM_JOB_MAIL_TYPE",
     "SLURM_JOB_STATE",
@@ -135,13 +136,11 @@ def slurm_request(
     """
     request = MailRequest(
         to=to,
-        subject=" ".join(readable_text(subject[: 4 * MAX_SUBJECT]).split())[:MAX_SUBJECT],
+        subject=" ".join(_readable(subject[: 4 * MAX_SUBJECT]).split())[:MAX_SUBJECT],
         created=created,
-        cluster=environment.get("SLURM_CLUSTER_NAME", "")[:_MAX_VALUE],
+        cluster=_value(environment.get("SLURM_CLUSTER_NAME", "")),
         variables={
-            name: readable_text(environment[name][:_MAX_VALUE])
-            for name in _KEPT
-            if environment.get(name)
+            name: _value(environment[name]) for name in KEPT_VARIABLES if environment.get(name)
         },
     )
     request.job_id = _number(environment.get("SLURM_JOB_ID"))
@@ -157,6 +156,19 @@ def slurm_request(
             request.array_task_id = None if request.array_summary else _number(match["task"])
         request.job_id = request.job_id or _number(match["raw"] or match["job"])
     return request
+
+
+def _value(text: str) -> str:
+    return _readable(text[:_MAX_VALUE])[:_MAX_VALUE]
+
+
+def _readable(text: str) -> str:
+    """An argument or variable of this process: a byte that is no character is shown as it is."""
+    try:
+        return readable_path(os.fsencode(text))
+    except UnicodeEncodeError:
+        # No process is passed such a text.
+        return readable_text(text)
 
 
 def _number(text: str | None) -> int | None:
