@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import email.policy
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobsight.cli.main import main
-from jobsight.config.settings import MailSettings
+from jobsight.config.settings import MailSettings, PriceSettings
 from jobsight.errors import JobsightError
 from jobsight.mail.message import About, build_message
 from jobsight.mail.queue import MAX_SIZE, MailQueue
@@ -290,6 +291,80 @@ def test_a_mail_about_a_begin_is_sent_at_once(
     said, _, footer = text.partition("\n-- \n")
     assert said.strip() == began
     assert footer.startswith("Unsubscribe: https://jobs.example.org/unsubscribe?")
+
+
+def fill_het_job(store: Store, ended: int, source: str = "slurm") -> None:
+    """A heterogeneous job of three components, of which some have ended."""
+    store.record_jobs(
+        [
+            JobInfo(
+                cluster="local", source=source, job_id=70 + part, het_job_id=70, het_offset=part,
+                user="ada", name="coupled", start=NOW - 100 * SECOND, cpus=2,
+                end=NOW if part < ended else None,
+                state="COMPLETED" if part < ended else "RUNNING",
+            )
+            for part in range(3)
+        ]
+    )  # fmt: skip
+
+
+HET = "Slurm Job_id=70 Name=coupled Ended, Run time 00:01:40, COMPLETED, ExitCode 0"
+
+
+def test_a_mail_of_a_heterogeneous_job_is_of_all_its_components(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    def send(seconds: float) -> int:
+        return MailWorker(store, settings, clock=later(seconds)).once().sent
+
+    queue = MailQueue(Path(settings.queue))
+    queue.put(request(HET, SLURM_JOB_ID="70"))
+    # All components are waited for, and then their nodes.
+    fill_het_job(store, 2)
+    assert send(100) == 0
+    fill_het_job(store, 3)
+    assert send(100) == 0
+    assert send(130) == 1
+    (message,) = mailbox.received
+    assert message["Subject"].strip() == HET
+    for part in ("plain", "html"):
+        body = message.get_body((part,))
+        assert body is not None
+        text = body.get_content()
+        assert "Heterogeneous job 70" in text
+        assert "3 completed" in text
+        assert all(f"70+{offset} coupled" in text for offset in range(3))
+
+
+@pytest.mark.parametrize(("source", "sent"), [("slurm", 1), ("prolog", 0)])
+def test_a_heterogeneous_job_is_complete_when_the_scheduler_says_so(
+    store: Store, settings: MailSettings, source: str, sent: int
+) -> None:
+    """A node does not know how many components there are."""
+    make = sample.Maker()
+    make.job_id, make.sequence = 69, 1000
+    for part in range(3):
+        component = {"source": source, "het_job_id": 70, "het_offset": part}
+        for batch in make.job(lambda _: (1.0, 2e7, 0.0), length=9, ago=10, **component):
+            store.write(batch, received=batch.written)
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request(HET, SLURM_JOB_ID="70"))
+    assert worker.once() == (sent, 1 - sent, 0)
+
+
+def test_mails_have_the_prices_of_the_other_reports(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    fill_array(store, 4)
+    prices = {"EUR": PriceSettings(core_hour=36.0, gpu_hour=1.0)}
+    worker = MailWorker(store, settings, clock=later(130), prices=prices)
+    for task in range(4):
+        worker.queue.put(task_request(task, 4))
+    assert worker.once().sent == 1
+    body = mailbox.received[0].get_body(("plain",))
+    assert body is not None
+    # Four tasks with two CPUs for 100 s.
+    assert re.search(r"Price of what was held +8(\.0+)? EUR", body.get_content())
 
 
 def test_one_refused_recipient_does_not_keep_back_the_others(

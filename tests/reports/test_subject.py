@@ -108,6 +108,24 @@ def test_a_heterogeneous_job_is_one_report(store: Store) -> None:
     assert "\u202e" not in text
 
 
+def test_an_id_means_the_newest_array_or_heterogeneous_job_with_it(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        for year, (user, kind) in enumerate((("old", "array"), ("new", "het"))):
+            more = ("array_task_id" if kind == "array" else "het_offset", f"{kind}_job_id")
+            store.record_jobs(
+                [
+                    JobInfo(
+                        cluster="c", source="slurm", job_id=700 + part, user=user,
+                        start=NOW + (10**16 if year else 0), end=NOW + 10**16 + SECOND,
+                        state="COMPLETED", **dict(zip(more, (part, 700), strict=True)),
+                    )
+                    for part in range(2 + year)
+                ]
+            )  # fmt: skip
+            report = array_report(store, 700, clock=clock)
+            assert (report.kind, report.user, report.runs) == (kind, user, 2 + year)
+
+
 def test_an_unknown_array_is_said(store: Store) -> None:
     with pytest.raises(StoreError, match="no array and no heterogeneous job 77"):
         array_report(store, 77)

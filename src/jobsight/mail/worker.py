@@ -1,7 +1,7 @@
 """Sends what is in the queue: one round, and the background worker of ``jobsight serve``.
 
 A request about the end of a job waits until the job's nodes have reported it, or for
-``mail.wait`` seconds. Requests about tasks of one array are joined to one message, which waits for
+``mail.wait`` seconds; one about a heterogeneous job waits for all of its components. Requests about tasks of one array are joined to one message, which waits for
 the end of the array, or for ``mail.array_wait`` seconds. A message that the mail server does not
 accept for now stays in the queue, and its recipient is not tried for a while. If the server cannot
 be reached, the round ends: the others would fail for the same reason. A message that it rejects for
@@ -35,8 +35,8 @@ from jobsight.mail.sender import (
 )
 from jobsight.mail.subscriptions import Subscriptions, is_paused
 from jobsight.mail.working_days import holidays
-from jobsight.model import SECOND, RunReference
-from jobsight.reports.pending import find_report
+from jobsight.model import NODE_SOURCES, SECOND, RunReference
+from jobsight.reports.pending import find_info, find_report
 from jobsight.reports.report import JobReport
 from jobsight.reports.subject import Period, SubjectReport, array_report, period_report
 from jobsight.store.findings.shown import Shown, record_shown
@@ -48,6 +48,7 @@ from jobsight.store.mail import (
     paused_causes,
     refuse_recipient,
 )
+from jobsight.store.read.visibility import EVERYTHING
 from jobsight.store.store import Store
 from jobsight.util.backoff import Backoff
 from jobsight.util.units import format_time
@@ -283,16 +284,15 @@ class MailWorker:
             if request.event == "begin":
                 # There is nothing to measure yet.
                 return About()
-            run = self._run(group[0])
-            known = run is not None and (request.event != "end" or _has_ended(run))
-            return About(run=run) if known or oldest >= wait else None
+            about, known = self._of_job(request)
+            return about if known or oldest >= wait else None
         complete = request.array_summary or _is_complete(group)
         if request.event != "end":
             if not complete and oldest < wait:
                 # More tasks may follow.
                 return None
-            return About(several=None if request.event == "begin" else self._array(group[0]))
-        report = self._array(group[0])
+            return About(several=None if request.event == "begin" else self._array(request))
+        report = self._array(request)
         count = request.array_task_count or 0
         ended = report is not None and not report.is_open and report.states_of >= count
         if complete:
@@ -324,25 +324,34 @@ class MailWorker:
     def _passed(self, mail: QueuedMail) -> float:
         return (self._clock() - mail.request.created) / SECOND
 
-    def _run(self, mail: QueuedMail) -> JobReport | None:
-        request = mail.request
+    def _of_job(self, request: MailRequest) -> tuple[About, bool]:
+        """The report of a job, and whether it is complete. Slurm sends the mails of a heterogeneous
+        job for its first component: they are about all components."""
         if request.job_id is None:
-            return None
-        reference = RunReference(job_id=request.job_id, cluster=request.cluster or None)
+            return About(), False
+        cluster = request.cluster or None
+        reference = RunReference(job_id=request.job_id, cluster=cluster)
         try:
-            return find_report(self._store, reference, clock=self._clock)
+            info = find_info(self._store, reference, EVERYTHING)
+            several = None if info.het_job_id is None else self._several(info.het_job_id, cluster)
+            if several is not None:
+                # Only the scheduler knows all components.
+                known = info.source not in NODE_SOURCES
+                ended = known and not several.is_open and not several.unreported
+                return About(several=several), request.event != "end" or ended
+            run = find_report(self._store, reference, prices=self._prices, clock=self._clock)
         except StoreError:
-            return None
+            return About(), False
+        return About(run=run), request.event != "end" or _has_ended(run)
 
-    def _array(self, mail: QueuedMail) -> SubjectReport | None:
-        request = mail.request
+    def _array(self, request: MailRequest) -> SubjectReport | None:
         assert request.array_job_id is not None
+        return self._several(request.array_job_id, request.cluster or None)
+
+    def _several(self, job_id: int, cluster: str | None) -> SubjectReport | None:
         try:
             return array_report(
-                self._store,
-                request.array_job_id,
-                cluster=request.cluster or None,
-                clock=self._clock,
+                self._store, job_id, cluster=cluster, prices=self._prices, clock=self._clock
             )
         except StoreError:
             return None

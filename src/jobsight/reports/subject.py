@@ -263,15 +263,7 @@ def array_report(
 ) -> SubjectReport:
     """The report of an array or a heterogeneous job, or :class:`StoreError`."""
     now = clock()
-    kind: Kind = "array"
-    runs = store.runs(
-        limit=MAX_TASKS + 1, array_job_id=job_id, cluster=cluster, visibility=visibility
-    )
-    if not runs:
-        kind = "het"
-        runs = store.runs(
-            limit=MAX_TASKS + 1, het_job_id=job_id, cluster=cluster, visibility=visibility
-        )
+    kind, runs = _runs_of_array(store, job_id, cluster, visibility)
     if not runs:
         raise StoreError(
             f"the store has no array and no heterogeneous job {job_id}"
@@ -281,7 +273,7 @@ def array_report(
     if len(runs) > MAX_TASKS:
         notes.append(f"Only the {MAX_TASKS:,} newest runs are counted.")
     first = runs[0].info
-    # Slurm gives an id again after years; the newest job with it is meant.
+    # The others are of an earlier job with the id.
     owned = [
         run
         for run in runs[:MAX_TASKS]
@@ -327,6 +319,19 @@ def array_report(
         failures=_failures(rows),
         notes=notes,
     )
+
+
+def _runs_of_array(
+    store: Store, job_id: int, cluster: str | None, visibility: Visibility
+) -> tuple[Kind, list[StoredRun]]:
+    """The runs of the array or heterogeneous job with an id, the newest first: Slurm gives an id
+    again after years, and the newest job with it is meant."""
+    limit = MAX_TASKS + 1
+    array = store.runs(limit=limit, array_job_id=job_id, cluster=cluster, visibility=visibility)
+    het = store.runs(limit=limit, het_job_id=job_id, cluster=cluster, visibility=visibility)
+    if het and (not array or het[0].start > array[0].start):
+        return "het", het
+    return "array", array
 
 
 def _failures(rows: Iterable[JobRow]) -> list[JobRow]:
