@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from email.message import EmailMessage
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from aiosmtpd.controller import Controller
 
-from jobsight.mail.queue import MailQueue
 from jobsight.reports.report import JobReport
 from jobsight.reports.terminal import report_text
 from jobsight.util.batching import batched
 from jobsight.util.outer import from_outer
-from tests.bed import Cluster
 from tests.mail.mailbox import Mailbox
-from tests.ports import free_port
-from tests.slurm.conftest import write_hook
 from tests.slurm.jobs import ALICE, BOB, burn, eat
-from tests.slurm.site import REPOSITORY, Site
+from tests.slurm.mail_site import MailSite, mail_site, plain_of, subject_of
 from tests.waiting import wait_until
 
 ALL = "--mail-type=END,FAIL"
@@ -39,79 +30,10 @@ ALL = "--mail-type=END,FAIL"
 TIMEOUT = 5.0
 
 
-class MailSite(Site):
-    """A site whose slurmctld sends mails by `jobsight mail`."""
-
-    queue: MailQueue
-    smtp_port: int
-    #: The CPU times of the calls of the command, each in a file.
-    times: Path
-
-    def calls(self) -> list[float]:
-        """Seconds of CPU time of each call of the command that has ended."""
-        found = []
-        for file in self.times.glob("*.times"):
-            # The shell's line and that of its children, each with user and system time.
-            minutes = re.findall(r"(\d+)m([\d.]+)s", file.read_text())
-            if len(minutes) == 4:
-                found.append(sum(60 * int(each[0]) + float(each[1]) for each in minutes))
-        return found
-
-    def forget_calls(self) -> None:
-        for file in self.times.glob("*.times"):
-            file.unlink()
-
-    def errors(self) -> str:
-        """What the calls have said."""
-        return (self.times / "errors").read_text()
-
-    def mail_reason(self) -> str:
-        """Why the server sends no mails."""
-        workers = self.get("/api/v1/health")["workers"]
-        return str(next(each["reason"] for each in workers if each["worker"] == "mail"))
-
-    def drained(self) -> bool:
-        """Whether the controller has no job that has not ended."""
-        return not self.cluster.run(["squeue", "--noheader"]).stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def site(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailSite]:
-    # slurmctld's user enters it, which it may not with pytest's directories.
-    place = Path(tempfile.mkdtemp(prefix="jobsight-mail-"))
-    try:
-        place.chmod(0o755)
-        for name in ("queue", "times"):
-            (place / name).mkdir()
-            shutil.chown(place / name, "slurm", "slurm")
-        program = place / "mail"
-        program.write_text(
-            "#!/bin/sh\n"
-            f'{sys.executable} -m jobsight.cli.main mail --queue {place}/queue "$@" '
-            f"2>>{place}/times/errors\n"
-            f"times >{place}/times/$$.new; mv {place}/times/$$.new {place}/times/$$.times\n"
-        )
-        program.chmod(0o755)
-        check = [sys.executable, "-c", "import jobsight.cli.mail"]
-        if subprocess.run(check, user="slurm", cwd="/", env={}, check=False).returncode:
-            pytest.skip(f"the user slurm may not read {REPOSITORY}")
-        folder = tmp_path_factory.mktemp("mail")
-        folder.chmod(0o755)
-        hooks = {name: str(write_hook(folder, name)) for name in ("prolog", "epilog")}
-        (folder / "site").mkdir()
-        with Cluster.unused("m", extra=(f"MailProg={program}",), **hooks) as cluster:
-            made = MailSite(cluster, folder / "site")
-            made.queue, made.smtp_port = MailQueue(place / "queue"), free_port()
-            made.times = place / "times"
-            made.server_more = (
-                f'[mail]\nqueue = "{place}/queue"\ninterval = 0.5\nport = {made.smtp_port}\n'
-                'domain = "example.org"\nsender = "jobs@example.org"\n'
-                f"timeout = {TIMEOUT}\n"
-            )
-            with made:
-                yield made
-    finally:
-        shutil.rmtree(place)
+    with mail_site(tmp_path_factory.mktemp("mail"), "m", f"timeout = {TIMEOUT}\n") as made:
+        yield made
 
 
 def receive(site: MailSite, mails: int) -> list[EmailMessage]:
@@ -127,16 +49,6 @@ def receive(site: MailSite, mails: int) -> list[EmailMessage]:
         controller.stop()
     assert site.queue.failures() == failures
     return mailbox.received
-
-
-def plain_of(message: EmailMessage) -> str:
-    body = message.get_body(("plain",))
-    assert body is not None
-    return " ".join(body.get_content().split())
-
-
-def subject_of(message: EmailMessage) -> str:
-    return " ".join(message["Subject"].split())
 
 
 def check_report(site: MailSite, message: EmailMessage) -> None:
@@ -432,7 +344,10 @@ def test_mails_of_jobs_that_end_otherwise(site: MailSite) -> None:
     said = [subject_of(message) for message in by_job[str(requeued)]]
     assert any(" Requeued" in each for each in said)
     assert "cancelled" in ending(requeued).lower()
-    assert f"Job {het}+0" in ending(het)
+    assert f"Heterogeneous job {het}" in ending(het)
+    assert "2 completed" in ending(het)
+    assert all(f"{het}+{offset}" in ending(het) for offset in range(2))
+    assert len(by_job[str(het)]) == 2
     assert len({message["Message-ID"] for message in received}) == len(received)
 
 
