@@ -1,11 +1,12 @@
 """Sends what is in the queue: one round, and the background worker of ``jobsight serve``.
 
-A request about the end of a job waits until the job's nodes have reported it, or for
-``mail.wait`` seconds; one about a heterogeneous job waits for all of its components. Requests about tasks of one array are joined to one message, which waits for
-the end of the array, or for ``mail.array_wait`` seconds. A message that the mail server does not
-accept for now stays in the queue, and its recipient is not tried for a while. If the server cannot
-be reached, the round ends: the others would fail for the same reason. A message that it rejects for
-good is set aside. If the recipient is the reason, or a bounce says so, mails to it are paused.
+A request about the end of a job waits until the job's nodes have reported it, or for ``mail.wait``
+seconds; one about a heterogeneous job waits for all of its components. Requests about tasks of one
+array are joined to one message, which waits for the end of the array, or for ``mail.array_wait``
+seconds. A message that the mail server does not accept for now stays in the queue, and its
+recipient is not tried for a while. If the server cannot be reached, the round ends: the others
+would fail for the same reason. A message that it rejects for good is set aside. If the recipient is
+the reason, or a bounce says so, mails to it are paused.
 """
 
 from __future__ import annotations
