@@ -327,6 +327,7 @@ def test_no_message_breaks_it(data: bytes) -> None:
     assert bounce.recipient.isprintable()
 
 
+@pytest.mark.server
 def test_a_real_mail_server_returns_a_mail(store: Store, tmp_path: Path) -> None:
     """It accepts the recipient, finds out later that there is none, and says so by mail."""
     (tmp_path / "exim").mkdir()

@@ -21,6 +21,7 @@ from jobsight.software.rules import RuleSet
 from jobsight.software.worker import update
 from jobsight.store.rollups.usage import day_of
 from jobsight.store.store import Store
+from tests.reports.pdf_text import pdf_text, squeezed
 from tests.web import gpu_jobs, sample
 
 NOW = sample.NOW
@@ -168,7 +169,7 @@ def test_lists_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("width", [64, 78, 100])
-def test_all_renderings_have_the_same_figures(store: Store, width: int) -> None:
+def test_all_renderings_have_the_same_figures(store: Store, tmp_path: Path, width: int) -> None:
     for report in (
         array_report(store, 5000, clock=clock),
         array_report(store, 900, clock=clock),
@@ -189,7 +190,14 @@ def test_all_renderings_have_the_same_figures(store: Store, width: int) -> None:
                 for cell in row[1:]:
                     assert cell in text
                     assert cell in words
-    assert render_pdf(document)[:5] == b"%PDF-"
+        paper = squeezed(pdf_text(render_pdf(document), tmp_path))
+        assert squeezed(document.title) in paper
+        for _, value in [*document.facts, *document.figures]:
+            assert squeezed(value) in paper
+        for table in document.tables:
+            assert squeezed(table.title) in paper
+            for row in table.rows:
+                assert all(squeezed(cell) in paper for cell in row[1:])
 
 
 def test_the_command(location: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """petricore's routes, for sites whose scripts and mails use them: ``server.petricore_routes``.
 
-They answer about finished jobs only, as petricore does. Every route asks
-:func:`jobsight.access.policy.may_see`.
+They answer about finished jobs only, as petricore does. A route about a job finds only the runs
+that the viewer may see (:func:`jobsight.access.policy.visibility_of`), so that any other one is
+unknown; a route about a user asks :func:`jobsight.access.policy.may_see` and refuses.
 """
 
 from __future__ import annotations
