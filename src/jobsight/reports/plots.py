@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 Format = Literal["svg", "png"]
 
-#: The style sheet's colours on paper.
+#: Those of the style sheet of the pages; lines and grid as on paper.
 INK, MUTED, LINE, GRID = "#191d21", "#56606a", "#bbbbbb", "#e6e6e6"
 ACCENT, SECOND, BAD = "#0a6a84", "#b0590f", "#b3261e"
+#: Colours of lines, far apart for people with colour-blindness as well; then again.
+LINE_COLORS: Final = (ACCENT, SECOND, "#0c2949", "#0a96f9", "#b6815c", "#672f9b", "#4b1f0c")
 #: From nothing to all of it, and what was not measured.
 _SHADES: Final = LinearSegmentedColormap.from_list(
     "jobsight", ("#f4f7f8", "#bcdbe3", "#5fa6b8", "#0a6a84", "#063c4b")
@@ -220,7 +222,7 @@ def draw_chart(
 ) -> bytes:
     """The sum over nodes or GPUs of each metric, with what was requested as a dashed line."""
     figure, axes = new_figure(width, 1.9)
-    for color, (metric, parts) in zip((ACCENT, SECOND, MUTED), rows.items(), strict=False):
+    for color, (metric, parts) in zip(LINE_COLORS, rows.items(), strict=False):
         times, values = _total(parts)
         # The title has the first word.
         label = METRICS[metric].title.removeprefix("Waiting ")
@@ -299,8 +301,6 @@ def draw_heat_map(
 #: Lines of a plot, and how many of them a legend names.
 MAX_LINES: Final = 64
 _NAMED_LINES: Final = 12
-#: Colours of lines that people with colour-blindness tell apart, then again.
-_LINE_COLORS: Final = (ACCENT, SECOND, "#7a4ea3", "#6b8e23", "#c2527f", "#5b6b7a", "#c9a227")
 #: Pies of a plot.
 MAX_PIES: Final = 12
 
@@ -310,7 +310,7 @@ def draw_lines(title: str, unit: str, rows: Sequence[Row], limit: float | None =
     figure, axes = new_figure(7.2, 3.6)
     drawn = rows[:MAX_LINES]
     named = len(drawn) <= _NAMED_LINES
-    for row, color in zip(drawn, cycle(_LINE_COLORS), strict=False):
+    for row, color in zip(drawn, cycle(LINE_COLORS), strict=False):
         axes.plot(dates(row.times), row.values, color=color, linewidth=1.1, label=_label(row.name))
     if limit:
         axes.axhline(limit, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
