@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 
-def pdf_text(data: bytes, directory: Path) -> str:
-    """The text of all pages; skips without pdftotext."""
+def pdf_text(data: bytes, directory: Path, order: str = "-layout") -> str:
+    """The text of all pages, as it is laid out, or with ``-raw`` in the order of the content, so
+    that a text of several lines next to another one is whole; skips without pdftotext."""
     if shutil.which("pdftotext") is None:
         pytest.skip("pdftotext (poppler-utils) is not installed")
     file = directory / "report.pdf"
     file.write_bytes(data)
     done = subprocess.run(
-        ["pdftotext", "-layout", str(file), "-"], capture_output=True, check=True, timeout=60
+        ["pdftotext", order, str(file), "-"], capture_output=True, check=True, timeout=60
     )
     return done.stdout.decode()
 

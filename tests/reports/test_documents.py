@@ -108,7 +108,7 @@ def test_a_pdf_has_the_findings_first(store: Store) -> None:
     assert page.index("A title") < page.index("never used") < page.index("Cluster")
 
 
-def test_hostile_text_stays_text(store: Store) -> None:
+def test_hostile_text_stays_text(store: Store, tmp_path: Path) -> None:
     report = report_of(store, "local:1")
     report.name = report.user = report.command = report.account = HOSTILE
     report.nodes = [HOSTILE]
@@ -120,7 +120,14 @@ def test_hostile_text_stays_text(store: Store) -> None:
     page = render_html(document)
     assert "<script" not in page
     assert "{{7*7}}" in page
-    assert render_pdf(document).startswith(b"%PDF-")
+    # All of it is on the paper, as text, and nothing leaves the page.
+    paper = squeezed(pdf_text(render_pdf(document), tmp_path, "-raw"))
+    (finding,) = document.findings
+    told = [document.subtitle, finding.title, finding.text, finding.change]
+    told += [value for _, value in document.facts]
+    for text in told:
+        assert squeezed(text) in paper, text
+    assert squeezed(r"#eval(1) $x^2$ *b* <script>alert(1)</script> {{7*7}} \x1b[31m\x0a") in paper
 
 
 def test_names_of_nodes_are_no_markup_of_plots() -> None:

@@ -286,7 +286,7 @@ def test_an_unjudged_run_has_no_script_yet(store: Store) -> None:
         find_works(store, "5")
 
 
-def test_hostile_names_come_out_as_text(store: Store) -> None:
+def test_hostile_names_come_out_as_text(store: Store, tmp_path: Path) -> None:
     work_id = _fill_script(store, HOSTILE + "x" * 4096, "eve")
     found = find_work(store.database, work_id)
     assert found is not None
@@ -297,4 +297,11 @@ def test_hostile_names_come_out_as_text(store: Store) -> None:
     assert "\nBcc" not in text
     assert "<script>" not in page
     assert "{{7*7}}" in page
-    assert render_pdf(document)[:5] == b"%PDF-"
+    paper = squeezed(pdf_text(render_pdf(document), tmp_path, "-raw"))
+    told = [document.subtitle, document.findings[0].text, document.findings[0].change]
+    told += [value for _, value in document.facts]
+    told += [text for section in document.sections for item in section.items for text in item]
+    told += [row[0] for table in document.tables for row in table.rows]
+    for name in told:
+        assert squeezed(name) in paper, name
+    assert squeezed(r"#eval(1) <script>alert(1)</script> {{7*7}} \x1b[31m\x0aBcc") in paper
