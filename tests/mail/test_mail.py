@@ -37,6 +37,7 @@ from jobsight.model import SECOND, JobInfo
 from jobsight.store.store import Store
 from tests.mail.mailbox import Mailbox
 from tests.ports import free_port
+from tests.reports.everywhere import words_of_page
 from tests.server.certificates import Papers
 from tests.web import sample
 
@@ -365,6 +366,59 @@ def test_mails_have_the_prices_of_the_other_reports(
     assert body is not None
     # Four tasks with two CPUs for 100 s.
     assert re.search(r"Price of what was held +8(\.0+)? EUR", body.get_content())
+
+
+def test_a_mail_of_an_unmeasured_job_says_so(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    """Of one job nothing is known, of the other what Slurm says, which no node has reported."""
+    store.record_jobs(
+        [
+            JobInfo(
+                cluster="local", source="slurm", job_id=78, user="ada", name="quick", cpus=2,
+                start=NOW - 60 * SECOND, end=NOW, state="COMPLETED", exit_code=0,
+            )
+        ]
+    )  # fmt: skip
+    worker = MailWorker(store, settings, clock=later(500))
+    worker.queue.put(request(ENDED.replace("=1 ", "=77 "), SLURM_JOB_ID="77"), token="0")
+    worker.queue.put(request(ENDED.replace("=1 ", "=78 "), SLURM_JOB_ID="78"), token="1")
+    assert worker.once().sent == 2
+    unknown, unmeasured = mailbox.received
+    plain = unknown.get_content().replace("\r\n", "\n")
+    assert ENDED.replace("=1 ", "=77 ") in plain
+    assert "\njobsight has measured nothing of this job.\n" in plain
+    for part in ("plain", "html"):
+        body = unmeasured.get_body((part,))
+        assert body is not None
+        text = " ".join(body.get_content().split())
+        assert "jobsight has measured nothing" not in text
+        assert "Job 78" in text
+        assert "00:01:00" in text
+        assert "CPU time: not measured, nothing was reported." in text
+
+
+def test_a_mail_of_a_job_of_ten_years_ago_has_its_times(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    start = NOW - 10 * 365 * 86_400 * SECOND
+    make = sample.Maker()
+    make.job_id, make.sequence = 79, 2000
+    for batch in make.job(lambda _: (1.0, 2e7, 0.0), length=60, ago=(NOW - start) / SECOND):
+        assert store.write(batch, received=batch.written)
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request(ENDED.replace("=1 ", "=80 "), SLURM_JOB_ID="80"))
+    assert worker.once().sent == 1
+    (message,) = mailbox.received
+    for part in ("plain", "html"):
+        body = message.get_body((part,))
+        assert body is not None
+        text = words_of_page(body.get_content()) if part == "html" else body.get_content()
+        text = " ".join(text.split())
+        assert "Job 80" in text
+        assert re.search(r"Started 2016-\d\d-\d\d \d\d:\d\d:\d\d", text)
+        assert re.search(r"Ended 2016-", text)
+        assert "CPU time: exact" in text
 
 
 def test_one_refused_recipient_does_not_keep_back_the_others(

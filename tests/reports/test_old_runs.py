@@ -13,8 +13,11 @@ from jobsight.reports.build import build_report
 from jobsight.reports.document import build_document
 from jobsight.reports.report import JobReport
 from jobsight.reports.terminal import report_text
+from jobsight.reports.with_plots import pdf_of, read_series
 from jobsight.store.store import Store
+from jobsight.util.units import format_time
 from tests.findings.measured import GIB, HOUR, START, write_run
+from tests.reports.pdf_text import pdf_text, squeezed
 
 YEARS = 10 * 365 * 86400 * SECOND
 RUN = JobInfo(
@@ -55,6 +58,27 @@ def test_a_run_that_no_node_has_reported_is_not_measured(store: Store) -> None:
     assert "00:01:00" in text
     assert "CPU time: not measured, nothing was reported." in text
     assert OVERDUE not in " ".join(text.split())
+
+
+def test_the_pdf_of_an_old_run_has_its_figures(store: Store, tmp_path: Path) -> None:
+    run = write_run(store, length=HOUR, cpus=4)
+    made = ten_years_later(store)
+    pdf = pdf_of(made, read_series(store, made), START + YEARS)
+    paper = squeezed(pdf_text(pdf, tmp_path))
+    document = build_document(made)
+    for text in (document.title, *(value for _, value in [*document.facts, *document.figures])):
+        assert squeezed(text) in paper, text
+    assert squeezed(format_time(run.start)) in paper
+    assert squeezed(f"{made.display_id} · {format_time(START + YEARS)}") in paper
+    assert "Charts" in paper
+
+
+def test_the_pdf_of_an_old_run_without_an_end_doubts_it(store: Store, tmp_path: Path) -> None:
+    store.record_jobs([RUN])
+    made = ten_years_later(store)
+    paper = squeezed(pdf_text(pdf_of(made, read_series(store, made), START + YEARS), tmp_path))
+    assert squeezed(OVERDUE) in paper
+    assert squeezed("CPU time: not measured, nothing was reported.") in paper
 
 
 def test_a_measured_run_is_as_on_its_first_day(store: Store) -> None:
