@@ -19,6 +19,7 @@ from jobsight.reports.build import JobRow, build_report, display_id, job_row, sc
 from jobsight.reports.report import CpuUse, IoUse, JobReport, MemoryUse, TimeUse, describe_state
 from jobsight.store.chains import chain_key, read_chains
 from jobsight.store.findings.read import worst_of_runs
+from jobsight.store.read import viewed
 from jobsight.store.read.filters import LATEST, Filters, Position, Sort
 from jobsight.store.read.queries import COUNT_LIMIT, GroupKey, GroupSummary, RunNotFound
 from jobsight.store.read.visibility import EVERYTHING, Visibility
@@ -271,6 +272,7 @@ def find_info(store: Store, reference: RunReference, visibility: Visibility) -> 
         for record in pending_records(store, reference.cluster):
             is_named = reference.start is None and _is_named(record, reference)
             if is_named and _is_visible(record, visibility):
+                viewed.note(record.info.user, _name(record.info))
                 return record.info
         raise
 
@@ -398,6 +400,7 @@ def _name(info: JobInfo) -> str:
 def pending_row(record: JobRecord) -> JobRow:
     """The row of a job that waits."""
     info = record.info
+    viewed.note(info.user)
     return JobRow(
         run=_name(info),
         cluster=info.cluster,
@@ -431,6 +434,7 @@ def pending_row(record: JobRecord) -> JobRow:
 
 def _pending_report(record: JobRecord) -> JobReport:
     info = record.info
+    viewed.note(info.user, _name(info))
     notes = [f"The job has not started; Slurm's reason: {record.reason or 'not given'}."]
     if record.expected_start is not None:
         notes.append(f"Slurm expects it to start at {format_time(record.expected_start, None)}.")

@@ -12,6 +12,7 @@ from jobsight.model import JobInfo
 from jobsight.reports.build import display_id
 from jobsight.scheduler.cluster_metrics import count_tasks
 from jobsight.scheduler.records import JobRecord
+from jobsight.store.read import viewed
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
@@ -140,6 +141,7 @@ def _reason(reason: str, records: Iterable[JobRecord], now: int) -> WaitReason:
 
 def _job(record: JobRecord, now: int) -> PendingJob:
     info = record.info
+    viewed.note(info.user)
     reason = record.reason or "unknown"
     tasks = f"{info.job_id}_[{record.array_tasks}]" if record.array_tasks else display_id(info)
     return PendingJob(

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from jobsight.store.read.viewed import not_shown
 from jobsight.store.rollups.usage import Question, UsageRow, usage
 from jobsight.store.store import Store
 
@@ -37,7 +38,7 @@ class Standings(msgspec.Struct, kw_only=True):
 
 def compare_user(store: Store, user: str, since: int, until: int) -> Standings:
     """Compare the shares of a user in an interval of days with those of all users."""
-    with store.database.read() as connection:
+    with store.database.read() as connection, not_shown():
         rows = usage(connection, Question(by=("user",), since=since, until=until))
     return Standings(
         cpu=_standing(user, {row.user or "": share for row in rows if (share := _cpu(row))}),

@@ -39,8 +39,10 @@ from jobsight.store.properties import (
     remove_properties,
     set_properties,
 )
+from jobsight.store.read import viewed
 from jobsight.store.read.clusters import known_clusters
 from jobsight.store.read.queries import RunNotFound, StoredRun
+from jobsight.store.read.viewed import not_shown
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.snapshot import read_snapshot
 from jobsight.store.store import Store
@@ -346,13 +348,14 @@ def _runs(store: Store, search: Search, visibility: Visibility) -> Iterator[Stor
     seen = set()
     # One cluster or state is a condition of the query; several are compared here.
     single = search.clusters[0] if len(search.clusters) == 1 else None
-    runs = store.runs(
-        limit=MAX_SEARCHED,
-        user=search.username,
-        cluster=single,
-        array_job_id=search.job_array,
-        visibility=visibility,
-    )
+    with not_shown():
+        runs = store.runs(
+            limit=MAX_SEARCHED,
+            user=search.username,
+            cluster=single,
+            array_job_id=search.job_array,
+            visibility=visibility,
+        )
     for run in runs:
         key = run.info.cluster, run.info.job_id
         if search.includes(run.info) and key not in seen and _has_property(store, search, run.info):
@@ -405,9 +408,12 @@ def _sort(jobs: list[StoredRun | JobRecord], by: str, ascending: str) -> None:
 
 def _document(store: Store, job: StoredRun | JobRecord) -> dict[str, Any]:
     if isinstance(job, JobRecord):
+        viewed.note(job.info.user)
         return job_document(SinkJob(job, Figures()))
     # With the names of the nodes, which a list does not have.
-    run = store.run_by_id(job.id) or job
+    with not_shown():
+        run = store.run_by_id(job.id) or job
+    viewed.note(run.info.user)
     details = store.details(run.id, JobDetails) or JobDetails()
     record = JobRecord(info=run.info, **msgspec.structs.asdict(details))
     figures = Figures(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jobsight.model import Run
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL as FINDINGS_SQL
-from jobsight.store.read import pseudonyms
+from jobsight.store.read import pseudonyms, viewed
 from jobsight.store.sql.load import load_statements
 
 if TYPE_CHECKING:
@@ -162,6 +162,12 @@ def find_work(database: Database, work_id: int) -> Work | None:
     with database.query() as transaction:
         row = transaction.execute(_SQL["work_by_id"], {"id": work_id}).fetchone()
     return None if row is None else _work(row)
+
+
+def note_scripts(works: Iterable[Work]) -> None:
+    """Note that the page of these works is shown, for the log of views."""
+    for work in works:
+        viewed.note(work.user, f"script {work.key.hex()}")
 
 
 def _work(row: Sequence[Any]) -> Work:

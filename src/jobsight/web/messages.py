@@ -74,6 +74,8 @@ MESSAGES = (
     N_("A limit of its quality of service is reached."),
     N_("A limit of its account or user is reached."),
     N_("A node that it needs is not available."),
+    # What was viewed: jobsight.store.accounts.audit.
+    *(N_("the page of the user"), N_("an entry of a list"), N_("a list of many users")),
     # Topics of the help.
     *(N_("What the figures mean"), N_("Metrics"), N_("What is kept, and why")),
 )

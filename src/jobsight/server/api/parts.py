@@ -44,7 +44,7 @@ from jobsight.server.api.common import (
     replies,
     shown_to,
 )
-from jobsight.store.history import Work, largest_works, works_of_key
+from jobsight.store.history import Work, largest_works, note_scripts, works_of_key
 from jobsight.store.read.filters import run_filter
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
@@ -260,6 +260,7 @@ def _add_scripts(
         ]
         if not works:
             raise HTTPException(404, f"there is no script {key!r}, or you may not see its runs")
+        note_scripts(works)
         return json_reply(script_report(store, works, prices=findings.prices, clock=clock))
 
 

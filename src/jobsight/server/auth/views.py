@@ -1,32 +1,36 @@
-"""Records who viewed the pages and runs of whom, and shows it to those users.
+"""Records who viewed the data of whom, and shows it to those users.
 
 Everybody who sees the data of another user is recorded: staff, auditors, coordinators and mentors,
-on pages and by the API. The server's token is not: who has it can read the store itself.
+on pages, in files and by the API. Whose data a reply has is noted where records leave the store
+(:mod:`jobsight.store.read.viewed`), so that a new route needs nothing for it. The server's token is
+not recorded: who has it can read the store itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Final
-from urllib.parse import unquote
 
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobsight.access.viewer import Viewer, viewer_of
 from jobsight.errors import JobsightError
 from jobsight.model import RunReference
-from jobsight.store.accounts.audit import AuditLog
-from jobsight.store.read.pseudonyms import shown_as_written
+from jobsight.store.accounts.audit import LIST, LISTS_OF_MANY, MANY_USERS, USER_PAGE, AuditLog
+from jobsight.store.read.viewed import ViewedOwners, noting_owners
 from jobsight.store.store import Store
 
-#: Pages, replies and files of one run, also by petricore's addresses.
-_RUN: Final = re.compile(r"(?:/api/v1)?/(?:jobs|mail|plot|pie|pdf)/(?P<run>[^/]+)(?:/.*)?")
+#: The page of a run, which requests itself again.
+_RUN: Final = re.compile(r"(?:/api/v1)?/jobs/(?P<run>[^/]+)(?:/.*)?")
 _USER: Final = re.compile(r"(?:/api/v1)?/users/(?P<user>.+)")
+#: Users of one reply of whom each is told, if the viewer sees all users.
+MAX_TOLD: Final = 8
+_NOT_MODIFIED: Final = 304
 
 
 class ViewLog:
-    """Records the views of runs and pages of other users."""
+    """Records the views of data of other users."""
 
     def __init__(self, app: ASGIApp, *, store: Store, log: AuditLog) -> None:
         self._app = app
@@ -46,30 +50,40 @@ class ViewLog:
                 status = message["status"]
             await send(message)
 
-        await self._app(scope, receive, send_noted)
-        if status in (200, 304):
-            await run_in_threadpool(self._record, viewer, scope["path"])
+        with noting_owners() as owners:
+            try:
+                await self._app(scope, receive, send_noted)
+            finally:
+                if 200 <= status < 300 or status == _NOT_MODIFIED:
+                    # Also what was sent until the client closed the connection was viewed.
+                    recorded = asyncio.to_thread(
+                        self._record, viewer, scope["path"], owners, status
+                    )
+                    await asyncio.shield(recorded)
 
-    def _record(self, viewer: Viewer, path: str) -> None:
-        user, subject = self._owner(viewer, path)
-        if user and user != viewer.name:
-            self._log.record(user=user, viewer=viewer.name or "", subject=subject)
+    def _record(self, viewer: Viewer, path: str, owners: ViewedOwners, status: int) -> None:
+        if status == _NOT_MODIFIED:
+            # The run was sent before, and is shown once more.
+            self._find_run(viewer, path)
+        found = owners.subjects()
+        page = _USER.fullmatch(path)
+        if page is not None:
+            found[page["user"]] = {USER_PAGE}
+        found.pop(viewer.name or "", None)
+        if viewer.visibility.everything and (len(found) > MAX_TOLD or owners.are_more):
+            found = {MANY_USERS: {LISTS_OF_MANY}}
+        for user, subjects in found.items():
+            for subject in subjects or (LIST,):
+                self._log.record(user=user, viewer=viewer.name or "", subject=subject)
 
-    def _owner(self, viewer: Viewer, path: str) -> tuple[str | None, str]:
-        match = _USER.fullmatch(path)
-        if match is not None:
-            return unquote(match["user"]), "the page of the user"
+    def _find_run(self, viewer: Viewer, path: str) -> None:
         match = _RUN.fullmatch(path)
-        if match is None:
-            return None, ""
-        try:
-            # The log is for the users themselves, also if the viewer sees a pseudonym.
-            with shown_as_written():
-                found = self._store.find(RunReference.parse(match["run"]), viewer.visibility)
-        except (JobsightError, ValueError):
-            # A pending job, or one that was removed meanwhile.
-            return None, ""
-        return found.info.user, str(found.run)
+        if match is not None:
+            try:
+                self._store.find(RunReference.parse(match["run"]), viewer.visibility)
+            except (JobsightError, ValueError):
+                # It was removed meanwhile.
+                return
 
 
 def may_see_others(viewer: Viewer) -> bool:

@@ -45,6 +45,14 @@ class _Key(NamedTuple):
     subject: str
 
 
+#: What was viewed, if it is no run and no script.
+USER_PAGE: Final = "the page of the user"
+LIST: Final = "an entry of a list"
+LISTS_OF_MANY: Final = "a list of many users"
+#: The user of a view of lists that have so many users that no one is named.
+MANY_USERS: Final = ""
+
+
 class AuditLog:
     """Records and reads the views of the pages of users."""
 
@@ -91,9 +99,9 @@ class AuditLog:
                     self._waiting.setdefault(key, view)
 
     def views_of(self, user: str, limit: int) -> list[PageView]:
-        """The last views of pages and runs of a user."""
+        """The last views of a user's data, and of lists of so many users that no one is named."""
         self.write()
-        return self._read("views_of", {"user": user, "limit": limit})
+        return self._read("views_of", {"user": user, "many": MANY_USERS, "limit": limit})
 
     def latest(self, limit: int) -> list[PageView]:
         """The last views of pages and runs of all users."""

@@ -14,7 +14,7 @@ from jobsight.store.findings.rows import (
     StoredCost,
     row_of,
 )
-from jobsight.store.read import pseudonyms
+from jobsight.store.read import pseudonyms, viewed
 from jobsight.store.read.visibility import EVERYTHING, Visibility
 from jobsight.store.schema.statements import quoted
 from jobsight.store.transaction import Transaction
@@ -267,6 +267,7 @@ def sum_findings(
     )
     with database.query() as transaction:
         rows = transaction.execute(query, values | {"limit": limit}).fetchall()
+    viewed.note(wanted.user if rows else None)
     sums = []
     for row in rows:
         runs, acknowledged, not_helpful, *cost = (int(value or 0) for value in row[len(by) :])
@@ -274,6 +275,8 @@ def sum_findings(
             pseudonyms.pseudonym(name, value) or "" if name in ("user", "account") else value
             for name, value in zip(by, row, strict=False)
         )
+        if "user" in by:
+            viewed.note(str(key[by.index("user")]))
         sums.append(FindingSum(key, runs, acknowledged, not_helpful, StoredCost(*cost)))
     return sums
 

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from jobsight.model import SECOND
-from jobsight.store.read import pseudonyms
+from jobsight.store.read import pseudonyms, viewed
 from jobsight.store.schema.statements import quoted
 from jobsight.store.sql.load import load_statements
 
@@ -127,6 +127,7 @@ class FindingRow(NamedTuple):
 def row_of(values: tuple[object, ...]) -> FindingRow:
     """A row as a query of :data:`COLUMNS` returns it."""
     row = FindingRow(*values)  # type: ignore[arg-type]
+    viewed.note(row.user)
     data = bytes(row.data)
     if not pseudonyms.is_active():
         return row._replace(data=data)

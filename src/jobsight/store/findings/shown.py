@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from jobsight.model import SECOND, RunReference
 from jobsight.store.database import Database
 from jobsight.store.findings.rows import SQL, StoredCost
-from jobsight.store.read import pseudonyms
+from jobsight.store.read import pseudonyms, viewed
 from jobsight.store.transaction import Transaction
 
 Place: TypeAlias = Literal["report", "page", "api", "mail"]
@@ -151,6 +151,7 @@ def describe_work(database: Database, work_id: int) -> WorkName:
     if row is None:
         return WorkName("", "", "", "", "")
     found = WorkName(*row)
+    viewed.note(found.user)
     return found._replace(
         user=pseudonyms.pseudonym("user", found.user) or "",
         account=pseudonyms.pseudonym("account", found.account) or "",

@@ -6,7 +6,7 @@ import hashlib
 from typing import Final, NamedTuple
 
 from jobsight.store.database import Database
-from jobsight.store.read import pseudonyms, queries
+from jobsight.store.read import pseudonyms, queries, viewed
 from jobsight.store.read.queries import StoredRun
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
@@ -71,6 +71,8 @@ def users_of_program(database: Database, path_id: int, since: int) -> list[Progr
         )
         for user, runs, executions, failures, cpu, core, first, last in rows
     ]
+    for each in users:
+        viewed.note(each.user)
     return sorted(users, key=lambda each: (-each.core_time, each.user))
 
 

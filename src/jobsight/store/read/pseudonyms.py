@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from jobsight.model import JobInfo
+from jobsight.store.read import viewed
 
 #: Below these, paths are those of the site's software and not of users ...
 _SYSTEM: Final = re.compile(
@@ -67,16 +68,6 @@ def shown_as_pseudonyms(key: bytes) -> Iterator[None]:
         _key.reset(token)
 
 
-@contextmanager
-def shown_as_written() -> Iterator[None]:
-    """Show the names themselves in this context: for a log of views, which is about the users."""
-    token = _key.set(None)
-    try:
-        yield
-    finally:
-        _key.reset(token)
-
-
 def is_active() -> bool:
     return _key.get() is not None
 
@@ -87,7 +78,10 @@ def pseudonym(kind: str, text: str | None) -> str | None:
     if key is None or not text:
         return text
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=4)
-    return f"{kind}-{digest.hexdigest()}"
+    shown = f"{kind}-{digest.hexdigest()}"
+    if kind == "user":
+        viewed.note_pseudonym(shown, text)
+    return shown
 
 
 def info(shown: JobInfo) -> JobInfo:

@@ -27,7 +27,7 @@ from jobsight.model import (
     StepUse,
     format_start,
 )
-from jobsight.store.read import pseudonyms
+from jobsight.store.read import pseudonyms, viewed
 from jobsight.store.read.budget import ReadBudget, Reservation
 from jobsight.store.read.filters import (
     ANY_FINDING,
@@ -728,7 +728,11 @@ def _is_covered(filter: RunFilter, driving: Equal | IdSet) -> bool:
 def _stored_run(row: Mapping[str, Any], on_nodes: NodesSummary) -> StoredRun:
     start = None if row["provisional"] else row["start"]
     columns = {name: row.get(name) for name in INFO_NAMES}
-    info = pseudonyms.info(info_from_columns(row["cluster"], row["job_id"], start, columns))
+    info = info_from_columns(row["cluster"], row["job_id"], start, columns)
+    # All columns are read of a run that is shown by itself.
+    run = Run(row["cluster"], row["job_id"], row["start"]) if "nodes" in row else ""
+    viewed.note(info.user, str(run))
+    info = pseudonyms.info(info)
     named_nodes = _count_items(row["nodes"] if "nodes" in row else row["start_of_nodes"])
     return StoredRun(
         id=row["id"],

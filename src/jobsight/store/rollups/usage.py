@@ -39,7 +39,7 @@ from sqlalchemy import (
 
 from jobsight.errors import ConfigError
 from jobsight.store.dead_letters import ROLLUP
-from jobsight.store.read import pseudonyms
+from jobsight.store.read import pseudonyms, viewed
 from jobsight.store.rollups.shares import (
     DAY,
     NOT_ATTRIBUTED,
@@ -216,6 +216,7 @@ def usage(connection: Connection, question: Question) -> list[UsageRow]:
         for row in connection.execute(query)
         if row[-1] is not None
     ]
+    viewed.note(question.user if rows else None)
     return sorted(rows, key=_order)
 
 
@@ -552,6 +553,7 @@ def _hide_owners(keys: dict[str, Any]) -> None:
     for name in ("user", "account"):
         if name in keys:
             keys[name] = pseudonyms.pseudonym(name, keys[name])
+    viewed.note(keys.get("user"))
 
 
 NODE_DIMENSIONS: Final = ("node", *OWNERS, *NAMES)
@@ -568,6 +570,7 @@ def node_usage(connection: Connection, question: Question) -> list[UsageRow]:
         rows = _by_software(connection, question, seen)
         if question.software in (None, KINDS[NOT_ATTRIBUTED]) and question.version is None:
             rows += _remainders(connection, question, seen)
+    viewed.note(question.user if rows else None)
     return sorted(rows, key=lambda row: (row.node or "", -row.cpu_hours))
 
 

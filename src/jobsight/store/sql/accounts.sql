@@ -109,7 +109,7 @@ SET last = CASE WHEN audit_log.last > excluded.last THEN audit_log.last ELSE exc
     count = audit_log.count + excluded.count
 
 -- name: views_of
-SELECT * FROM audit_log WHERE "user" = :user ORDER BY last DESC LIMIT :limit
+SELECT * FROM audit_log WHERE "user" IN (:user, :many) ORDER BY last DESC LIMIT :limit
 
 -- name: all_views
 SELECT * FROM audit_log ORDER BY last DESC LIMIT :limit

@@ -20,7 +20,7 @@ from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.report import tone_of
 from jobsight.reports.subject import SubjectReport, array_report, find_works, script_report
 from jobsight.store.findings.works import find_script
-from jobsight.store.history import Work, versions_of_work
+from jobsight.store.history import Work, note_scripts, versions_of_work
 from jobsight.store.read.filters import Filters
 from jobsight.store.store import Store
 from jobsight.util.units import format_bytes, format_duration, format_share
@@ -119,6 +119,7 @@ def add_routes(
             works = []
         if not works:
             raise HTTPException(404, _NO_SCRIPT)
+        note_scripts(works)
         report = script_report(
             store, works, prices=findings.prices, visibility=visibility, clock=clock
         )
