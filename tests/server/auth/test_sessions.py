@@ -2,16 +2,19 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from jobsight.access.passwords import hash_password
-from jobsight.config.settings import AccessSettings, Settings
+from jobsight.access.passwords import hash_password, verify_password
+from jobsight.config.settings import AccessSettings, LdapSettings, Settings
 from jobsight.model import SECOND
 from jobsight.server.app import create_app
 from jobsight.server.auth.attempts import WINDOW, Attempts
@@ -23,6 +26,7 @@ from jobsight.store.store import Store
 from tests.server.batches import batch
 from tests.server.conftest import SETTINGS, TOKEN
 from tests.user import NOBODY
+from tests.waiting import wait_until
 
 PASSWORD = "correct horse battery"
 HASH = hash_password(PASSWORD)
@@ -218,36 +222,101 @@ def test_servers_of_one_store_have_one_limit(filled: Store, accounts: UserAccoun
     assert sign_in(second, "carol") == 303
 
 
+# All of them were verified before one was counted.
+def test_parallel_attempts_are_limited(
+    filled: Store, accounts: UserAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, refused, released = [], [], threading.Event()
+
+    def verify(password_hash: str | None, password: str) -> bool:
+        entered.append(password)
+        assert released.wait(60)
+        return verify_password(password_hash, password)
+
+    monkeypatch.setattr("jobsight.server.auth.sign_in.verify_password", verify)
+    clients = [client_of(filled, max_failures=2) for _ in range(6)]
+
+    def attempt(number: int) -> int:
+        status = sign_in(clients[number], "alice", f"wrong {number}")
+        refused.extend([number] if status == 429 else [])
+        return status
+
+    with ThreadPoolExecutor(6) as pool:
+        attempts = [pool.submit(attempt, number) for number in range(6)]
+        try:
+            wait_until(lambda: len(entered) + len(refused) == 6)
+        finally:
+            released.set()
+        statuses = sorted(each.result() for each in attempts)
+    assert statuses == [401, 401, 429, 429, 429, 429]
+    assert len(entered) == 2
+
+
+# A wrong token could be tried without a limit.
+def test_failed_attempts_with_the_servers_token_are_limited(
+    filled: Store, accounts: UserAccounts
+) -> None:
+    def enter(token: str) -> int:
+        return client.post("/sign-in", data={"token": token}).status_code
+
+    client = client_of(filled, max_failures=2)
+    assert [enter(token) for token in ("a", TOKEN, "b", "c", "d")] == [401, 303, 401, 401, 429]
+    answer = client.post("/sign-in", data={"token": TOKEN})
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) <= WINDOW
+    # Accounts of the address are not concerned, and no name of an account is the token's.
+    assert sign_in(client, "carol") == 303
+    other = client_of(filled, max_failures=3)
+    assert [sign_in(other, "\0token", "wrong") for _ in range(3)] == [401, 401, 401]
+    assert other.post("/sign-in", data={"token": TOKEN}).status_code == 303
+
+
+def test_an_attempt_that_could_not_be_verified_is_not_counted(
+    filled: Store, accounts: UserAccounts
+) -> None:
+    with socket.socket() as closed:
+        # Nobody listens.
+        closed.bind(("127.0.0.1", 0))
+        directory = LdapSettings(
+            url=f"ldap://127.0.0.1:{closed.getsockname()[1]}", bind_template="uid={user}"
+        )
+        client = client_of(filled, max_failures=2, ldap=directory)
+        assert [sign_in(client, "dora", "any") for _ in range(3)] == [503, 503, 503]
+    assert [sign_in(client, "alice", "wrong") for _ in range(3)] == [401, 401, 429]
+
+
 def test_the_limits_of_attempts(filled: Store) -> None:
     now = 0
     attempts = Attempts(filled.database, 2, key=b"key", clock=lambda: now, most=150)
     for number in range(12):
-        assert attempts.wait(f"user{number}", "a") == 0
-        attempts.fail(f"user{number}", "a")
+        assert attempts.begin(f"user{number}", "a") == 0
     # One address that tries many accounts.
-    assert attempts.wait("alice", "a") > 0
-    assert attempts.wait("alice", "b") == 0
-    for number in range(40):
-        attempts.fail("alice", f"address{number}")
+    assert attempts.begin("alice", "a") > 0
+    assert attempts.begin("alice", "b") == 0
+    for number in range(39):
+        assert attempts.begin("alice", f"address{number}") == 0
     # One account that is tried from many addresses; others are not concerned.
-    assert attempts.wait("alice", "b") > 0
-    assert attempts.wait("carol", "b") == 0
+    assert attempts.begin("alice", "b") > 0
+    assert attempts.begin("carol", "b") == 0
     now = WINDOW * SECOND
-    assert attempts.wait("alice", "b") == attempts.wait("alice", "a") == 0
-    attempts.fail("alice", "b")
-    attempts.fail("alice", "b")
-    assert attempts.wait("alice", "b") > 0
+    # What succeeds counts nowhere, what fails counts until the account succeeds.
+    for _ in range(50):
+        assert attempts.begin("alice", "b") == 0
+        attempts.succeed("alice", "b")
+    assert [attempts.begin("alice", "b") == 0 for _ in range(3)] == [True, True, False]
     attempts.succeed("alice", "b")
-    assert attempts.wait("alice", "b") == 0
+    assert attempts.begin("alice", "b") == 0
+    attempts.withdraw("alice", "b")
+    assert [attempts.begin("alice", "b") == 0 for _ in range(3)] == [True, True, False]
     for number in range(100):
         now += 1
-        attempts.fail(f"{number}", f"{number}")
+        assert attempts.begin(f"{number}", f"{number}") == 0
     with filled.database.query() as transaction:
         [rows] = transaction.execute("SELECT count(*) FROM sign_in_failures").fetchone()
     assert rows == 150
     # The newest are kept, and no name is in the store.
-    attempts.fail("99", "99")
-    assert attempts.wait("99", "99") > 0
+    assert attempts.begin("99", "99") == 0
+    assert attempts.begin("99", "99") > 0
     with filled.database.query() as transaction:
         keys = transaction.execute("SELECT key FROM sign_in_failures").fetchall()
     assert all(b"alice" not in bytes(key) and len(bytes(key)) == 16 for (key,) in keys)

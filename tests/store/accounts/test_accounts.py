@@ -9,8 +9,9 @@ import pytest
 from jobsight.errors import JobsightError
 from jobsight.model import SECOND
 from jobsight.store.accounts.accounts import AccountError, UserAccounts
-from jobsight.store.accounts.audit import AuditLog
+from jobsight.store.accounts.audit import LISTS_OF_MANY, MANY_USERS, AuditLog
 from jobsight.store.accounts.coordinators import coordinated_by, record_coordinators
+from jobsight.store.accounts.failures import Limit, count_attempt, limits_end, take_back
 from jobsight.store.accounts.preferences import (
     NO_PREFERENCES,
     Preferences,
@@ -205,6 +206,37 @@ def test_repeated_views_are_counted(store: Store) -> None:
     assert {view.count for view in log.views_of("alice", 10)} == {4, 1}
     assert len(log.latest(10)) == 3
     assert len(log.latest(2)) == 2
+
+
+def test_a_view_of_many_users_is_everybodys(store: Store) -> None:
+    log = AuditLog(store.database)
+    log.record(user=MANY_USERS, viewer="carol", subject=LISTS_OF_MANY)
+    log.record(user="bob", viewer="carol", subject="c1:7:1")
+    assert [view.subject for view in log.views_of("alice", 10)] == [LISTS_OF_MANY]
+    assert {view.subject for view in log.views_of("bob", 10)} == {LISTS_OF_MANY, "c1:7:1"}
+
+
+def test_attempts_are_counted_up_to_the_limit_and_taken_back(store: Store) -> None:
+    database = store.database
+    limits = [Limit(b"own", 2), Limit(b"all", 5)]
+
+    def attempts(count: int) -> list[int]:
+        return [count_attempt(database, limits, now=10, window=100) for _ in range(count)]
+
+    assert attempts(3) == [0, 0, 110]
+    assert limits_end(database, limits, now=10) == 110
+    # What was refused is not counted under the other key either.
+    take_back(database, [b"all"], forgotten=[b"own"])
+    assert limits_end(database, limits, now=10) == 0
+    assert attempts(3) == [0, 0, 110]
+    take_back(database, [b"own", b"all"])
+    assert attempts(2) == [0, 110]
+    # The windows have ended.
+    assert limits_end(database, limits, now=110) == 0
+    assert count_attempt(database, limits, now=110, window=100) == 0
+    take_back(database, [b"own", b"all", b"unknown"])
+    with database.query() as transaction:
+        assert transaction.execute("SELECT count(*) FROM sign_in_failures").fetchone() == (0,)
 
 
 def test_what_is_old_is_removed(accounts: UserAccounts, store: Store) -> None:

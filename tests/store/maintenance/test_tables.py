@@ -22,7 +22,7 @@ from jobsight.store import chains, dead_letters
 from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.audit import AuditLog
 from jobsight.store.accounts.coordinators import record_coordinators
-from jobsight.store.accounts.failures import count_failure
+from jobsight.store.accounts.failures import Limit, count_attempt
 from jobsight.store.accounts.preferences import Preferences, write_preferences
 from jobsight.store.accounts.privacy import erase_user, export_user
 from jobsight.store.accounts.sessions import Sessions
@@ -93,7 +93,7 @@ def _fill_every_table(store: Store) -> None:
     record_coordinators(store.database, "c1", [("physics", "anna")])
     # So long ago that retention removes it.
     assert store.write(node_batch(node_series(NOW - 100 * DAY, 5)))
-    count_failure(store.database, [b"key"], 1, 1)
+    assert count_attempt(store.database, [Limit(b"key", 1)], 1, 1) == 0
     counted = _counts(store)
     assert [name for name in sorted(TABLES) if not counted[name]] == []
 

@@ -1,8 +1,9 @@
 """Limits on failed sign-ins: of an account from one address, of an address, and of an account.
 
 A single limit for an account would let anybody lock its owner out, so that of an account from all
-addresses is high. The failures are counted in the store, so that several servers of one store have
-one limit together.
+addresses is high. An attempt counts as failed from its beginning and is taken back when it
+succeeds. The failures are counted in the store, so that several servers of one store have one limit
+together.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from typing import Final
 from jobsight.model import SECOND
 from jobsight.store.accounts.failures import (
     MAX_FAILURES,
-    count_failure,
-    failures_of,
-    forget_failures,
+    Limit,
+    count_attempt,
+    limits_end,
+    take_back,
 )
 from jobsight.store.database import Database
 
 #: Seconds over which failures are counted.
 WINDOW: Final = 900
+#: In place of an account: the server's token. No name of an account has a NUL.
+SERVER_TOKEN: Final = "\0token"
 #: How many times the limit of an account from one address an address may fail for all accounts,
 #: and an account from all addresses.
 _ADDRESS_FACTOR: Final = 6
@@ -47,31 +51,34 @@ class Attempts:
         self._clock = clock
         self._most = most
 
-    def wait(self, account: str, address: str) -> int:
-        """Seconds until another attempt is accepted; 0 for now."""
-        now = self._clock()
-        ends = [
-            found.ends
-            for key, limit in self._limits(account, address)
-            if (found := failures_of(self._database, key)).ends > now and found.failures >= limit
-        ]
-        return (max(ends) - now) // SECOND + 1 if ends else 0
+    def begin(self, account: str, address: str) -> int:
+        """Count an attempt as failed; if there were too many, the seconds until another is
+        accepted, otherwise 0."""
+        now, limits = self._clock(), self._limits(account, address)
+        # Whoever is locked out does not keep the store busy with writing.
+        ends = limits_end(self._database, limits, now) or count_attempt(
+            self._database, limits, now, WINDOW * SECOND, self._most
+        )
+        return (ends - now) // SECOND + 1 if ends else 0
 
-    def fail(self, account: str, address: str) -> None:
-        """Count a failed attempt."""
-        keys = [key for key, _ in self._limits(account, address)]
-        count_failure(self._database, keys, self._clock(), WINDOW * SECOND, self._most)
+    def withdraw(self, account: str, address: str) -> None:
+        """Take back an attempt that could not be verified."""
+        take_back(self._database, [limit.key for limit in self._limits(account, address)])
 
     def succeed(self, account: str, address: str) -> None:
-        """Forget the failures of this account from this address."""
-        forget_failures(self._database, self._digest(account, address))
+        """Take back an attempt, and forget the failures of this account from this address."""
+        own, *others = (limit.key for limit in self._limits(account, address))
+        take_back(self._database, others, forgotten=[own])
 
-    def _limits(self, account: str, address: str) -> list[tuple[bytes, int]]:
-        return [
-            (self._digest(account, address), self._max),
-            (self._digest("", address), self._max * _ADDRESS_FACTOR),
-            (self._digest(account, ""), self._max * _ACCOUNT_FACTOR),
+    def _limits(self, account: str, address: str) -> list[Limit]:
+        limits = [
+            Limit(self._digest(account, address), self._max),
+            Limit(self._digest("", address), self._max * _ADDRESS_FACTOR),
         ]
+        if account != SERVER_TOKEN:
+            # Nobody finds the token by trying, and nobody may lock the administrator out.
+            limits.append(Limit(self._digest(account, ""), self._max * _ACCOUNT_FACTOR))
+        return limits
 
     def _digest(self, account: str, address: str) -> bytes:
         # With its length, so that no two pairs are the same bytes.

@@ -22,7 +22,7 @@ from jobsight.access.ldap import Directory, LdapError
 from jobsight.access.passwords import verify_password
 from jobsight.config.settings import AccessSettings
 from jobsight.model import SECOND
-from jobsight.server.auth.attempts import Attempts
+from jobsight.server.auth.attempts import SERVER_TOKEN, Attempts
 from jobsight.server.auth.codes import SignInCodes
 from jobsight.server.auth.peers import client_address, peer_of
 from jobsight.server.auth.replies import port_of, read_form, refusal
@@ -116,9 +116,7 @@ class SignIn:
         target = local_target(form.get("next", "/"))
         if "password" in form:
             return await self._by_password(request, form, target)
-        if not same(form.get("token", "").strip(), self._token):
-            return await self._refuse(request, "The token is invalid.", target)
-        return await self.open(request, None, target)
+        return await self._by_token(request, form.get("token", "").strip(), target)
 
     async def redeem(
         self, request: Request, given: str, target: str, *, signed_in: bool
@@ -190,22 +188,36 @@ class SignIn:
             token_first=not (local or others),
         )
 
+    async def _by_token(self, request: Request, given: str, target: str) -> Response:
+        address = client_address(request.scope)
+        wait = await run_in_threadpool(self._attempts.begin, SERVER_TOKEN, address)
+        if wait:
+            return await self._too_many(request, wait, target)
+        if not same(given, self._token):
+            return await self._refuse(request, "The token is invalid.", target)
+        await run_in_threadpool(self._attempts.succeed, SERVER_TOKEN, address)
+        return await self.open(request, None, target)
+
+    async def _too_many(self, request: Request, wait: int, target: str) -> Response:
+        message = f"There were too many failed attempts. Try again in {wait // 60 + 1} minutes."
+        page = await self.page(request, message, target)
+        return HTMLResponse(page, 429, {"Retry-After": str(wait)})
+
     async def _by_password(self, request: Request, form: dict[str, str], target: str) -> Response:
         name, password = form.get("username", "").strip()[:64], form["password"]
+        name = name.replace("\0", "")
         address = client_address(request.scope)
-        wait = await run_in_threadpool(self._attempts.wait, name, address)
+        wait = await run_in_threadpool(self._attempts.begin, name, address)
         if wait:
-            message = f"There were too many failed attempts. Try again in {wait // 60 + 1} minutes."
-            page = await self.page(request, message, target)
-            return HTMLResponse(page, 429, {"Retry-After": str(wait)})
+            return await self._too_many(request, wait, target)
         try:
             account = await run_in_threadpool(self._authenticated, name, password)
         except LdapError as error:
+            await run_in_threadpool(self._attempts.withdraw, name, address)
             logger.warning("%s", error)
             page = await self.page(request, _NO_DIRECTORY, target)
             return HTMLResponse(page, 503, {"Retry-After": "60"})
         if account is None:
-            await run_in_threadpool(self._attempts.fail, name, address)
             return await self._refuse(request, _WRONG, target)
         await run_in_threadpool(self._attempts.succeed, name, address)
         if account.disabled is not None:

@@ -155,5 +155,11 @@ DELETE FROM sign_in_failures WHERE key IN (
     SELECT key FROM sign_in_failures ORDER BY ends, key LIMIT :surplus
 )
 
+-- name: take_back_failure
+UPDATE sign_in_failures SET failures = failures - 1 WHERE key = :key
+
+-- name: delete_no_failures
+DELETE FROM sign_in_failures WHERE failures <= 0
+
 -- name: forget_failures
 DELETE FROM sign_in_failures WHERE key = :key
