@@ -18,18 +18,20 @@ from jobsight.store.accounts.accounts import UserAccounts
 from jobsight.store.accounts.tokens import UserTokens
 from jobsight.store.store import Store
 from tests.server.batches import batch
-from tests.server.routes import routes
+from tests.server.routes import body_of, routes
 
 TOKEN = "a-token-for-the-tests-of-the-rules"
 DAY = 86400 * 10**9
 #: None is a viewer without credentials, "token" the server's token.
-VIEWERS = (None, "user", "coordinator", "mentor", "auditor", "staff", "token")
+VIEWERS = (None, "disabled", "user", "coordinator", "mentor", "auditor", "staff", "token")
+#: Those who see nothing: without credentials, and with those of an account that is disabled.
+NOBODY = {None, "disabled"}
 EVERYTHING = {"auditor", "staff", "token"}
 PERMITTED = {
     Rule.PUBLIC: set(VIEWERS),
-    Rule.SIGNED_IN: set(VIEWERS) - {None},
-    Rule.NAMED: set(VIEWERS) - {None, "auditor"},
-    Rule.OWN_ACCOUNT: set(VIEWERS) - {None, "token"},
+    Rule.SIGNED_IN: set(VIEWERS) - NOBODY,
+    Rule.NAMED: set(VIEWERS) - NOBODY - {"auditor"},
+    Rule.OWN_ACCOUNT: set(VIEWERS) - NOBODY - {"token"},
     Rule.OVERSIGHT: EVERYTHING,
     Rule.STAFF: {"staff", "token"},
     Rule.AGENTS: {"token"},
@@ -45,6 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         for role in ("user", "coordinator", "mentor", "auditor", "staff"):
             accounts.add(role, role, accounts=["biology"] if role == "mentor" else ())
         accounts.add("alice", "user")
+        accounts.add("disabled", "staff")
         yield opened
 
 
@@ -65,6 +68,7 @@ def clients(store: Store, app: Any) -> dict[str | None, TestClient]:
             secret = TOKEN if name == "token" else tokens.add(name, "write", DAY)[1]
             client.headers["Authorization"] = f"Bearer {secret}"
         made[name] = client
+    UserAccounts(store.database).disable("disabled")
     return made
 
 
@@ -84,31 +88,68 @@ def filled(path: str) -> str:
     return re.sub(r"\{[^}]+\}", "x", path)
 
 
-#: A path that names something which does not exist; it must answer with 404 then, or as listed.
-UNKNOWN = "99"
+#: What stands in the place of a parameter: something of the right form that does not exist.
+UNKNOWN = {"key": "ab" * 16, "name": "cpu", "metric": "cpu", "reference": "alpha:99"}
+#: Routes without parameters in their path that need some in the query.
+QUERIES = {
+    "/compare": "?run=99&run=98",
+    "/api/v1/clusters/gpu/one": "?gpu_name=A100",
+    "/api/v1/clusters/jobs/one": "?job_id=99",
+    "/api/v1/clusters/jobs/user_props/get": "?job_id=99&cluster_name=alpha",
+    "/api/v1/clusters/nodes/one": "?node_name=n99",
+    "/api/v1/clusters/nodes/one/gpu": "?node_name=n99",
+}
+#: What a route without parameters answers to whom its rule permits it, if it is not 200.
+ANSWERS = {
+    # Its runs do not exist.
+    ("/compare", "GET"): {404},
+    ("/static", "GET"): {307},
+    # The own page in place of a list of users; staff gets the list.
+    ("/users", "GET"): {200, 307},
+    # Back to the list; the server's token is no account.
+    ("/jobs", "POST"): {303, 403},
+    # Forms, which a program cannot send.
+    ("/settings", "POST"): {403},
+    ("/operations/accounts", "POST"): {403},
+    # Its link is not signed, and such links are limited.
+    ("/unsubscribe", "GET"): {404, 429},
+    ("/unsubscribe", "POST"): {404, 429},
+    # An empty body is no batch.
+    ("/api/v1/batches", "POST"): {400},
+    # The job does not exist.
+    ("/api/v1/clusters/jobs/user_props/set", "PUT"): {404},
+    ("/api/v1/clusters/jobs/user_props/delete", "PUT"): {404},
+}
+
+
+def filled_with_unknown(path: str) -> str:
+    return re.sub(r"\{(\w+)[^}]*\}", lambda found: UNKNOWN.get(found[1], "99"), path)
 
 
 @pytest.mark.parametrize("viewer", VIEWERS)
 def test_each_role_gets_what_the_rule_says(
     clients: dict[str | None, TestClient], app: Any, viewer: str | None
 ) -> None:
-    client = clients[viewer]
+    client, asked = clients[viewer], 0
     for path, method in sorted(routes(app)):
-        if method not in ("GET", "POST", "PUT", "DELETE"):
+        if method == "HEAD":
             continue
-        permitted = viewer in PERMITTED[RULES[path]]
-        asked = re.sub(r"\{[^}]+\}", UNKNOWN, path)
-        answer = client.request(method, asked)
-        if viewer is None:
-            expected = answer.status_code != 401 if permitted else answer.status_code == 401
-        elif permitted:
-            expected = answer.status_code not in (401, 500)
+        address, body = filled_with_unknown(path), body_of(path, method, "99")
+        answer = client.request(method, address + QUERIES.get(path, ""), **body)
+        status, shown = answer.status_code, (viewer, method, path, answer.text[:300])
+        if viewer in PERMITTED[RULES[path]]:
+            expected = {404} if "{" in path else ANSWERS.get((path, method), {200})
+            assert status in expected, shown
+        elif viewer in NOBODY:
+            assert status == 401, shown
+            assert viewer is None or "disabled" in answer.text
         else:
-            expected = answer.status_code == 404 and answer.text in (
-                client.request(method, asked + "/no/such/route").text.replace("/no/such/route", ""),
-                answer.text if RULES[path] is Rule.AGENTS else None,
-            )
-        assert expected, (viewer, method, asked, answer.status_code, answer.text[:300])
+            assert status == 404, shown
+            unknown = client.request(method, f"{address}/no/such/route", **body).text
+            same = answer.text == unknown.replace("/no/such/route", "")
+            assert same or RULES[path] is Rule.AGENTS, shown
+        asked += 1
+    assert asked > 80
 
 
 def test_a_run_of_another_user_does_not_exist(
@@ -120,22 +161,38 @@ def test_a_run_of_another_user_does_not_exist(
     for path, method in sorted(routes(app)):
         if not re.search(r"\{(run|job)\}", path) or method == "HEAD":
             continue
-        for parameter in (path,):
-            address = re.sub(r"\{kind\}", "none", parameter)
-            address = re.sub(r"\{metric\}|\{name\}", "cpu", address)
-            other, unknown = (
-                client.request(
-                    method,
-                    re.sub(r"\{(run|job)\}", str(number), address),
-                    json={"user": "alice"} if method in ("POST", "PUT") else None,
-                )
-                for number in (13, 99)
+        address = re.sub(r"\{kind\}", "none", path)
+        address = re.sub(r"\{metric\}|\{name\}", "cpu", address)
+        other, unknown = (
+            client.request(
+                method,
+                re.sub(r"\{(run|job)\}", str(number), address),
+                **body_of(path, method, number),
             )
-            assert other.status_code == unknown.status_code, (method, address)
-            assert other.text.replace("13", "99") == unknown.text, (method, address)
-            assert "bob" not in other.text
-            asked += 1
-    assert asked > 15
+            for number in (13, 99)
+        )
+        assert other.status_code == unknown.status_code == 404, (method, address, other.text)
+        assert other.text.replace("13", "99") == unknown.text, (method, address)
+        assert "bob" not in other.text
+        asked += 1
+    assert asked > 25
+
+
+def test_the_number_of_jobs_is_that_of_those_that_may_be_seen(
+    clients: dict[str | None, TestClient],
+) -> None:
+    def counted(viewer: str, query: str = "") -> str:
+        text = clients[viewer].get(f"/jobs{query}").text
+        found = re.search(r'id="total" data-live>([^<]*)', text)
+        assert found is not None
+        return " ".join(found[1].split())
+
+    assert counted("staff") == "2 runs"
+    assert counted("alice") == "1 run"
+    # A filter by the other user is one by nobody.
+    for query in ("?user={}", "?search={}", "?account={}"):
+        for other, unknown in (("bob", "nobody"), ("13", "99"), ("chemistry", "nothing")):
+            assert counted("alice", query.format(other)) == counted("alice", query.format(unknown))
 
 
 @pytest.mark.parametrize(
