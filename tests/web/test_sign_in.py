@@ -38,7 +38,7 @@ PASSWORD = "correct horse battery"
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "store.db") as opened:
         assert opened.write(batch(12))
-        assert opened.write(batch(13, user="bob", name="other"))
+        assert opened.write(batch(13, user="bob", account="chemistry", name="other"))
         yield opened
 
 
@@ -72,7 +72,7 @@ def page_of(browser: Browser, **options: object) -> Iterator[Page]:
 def shown_jobs(page: Page, url: str) -> set[str]:
     page.goto(f"{url}/jobs")
     text = page.inner_text("main")
-    return {number for number in ("12", "13") if number in text.split()}
+    return {number for number in ("12", "13", "14") if number in text.split()}
 
 
 def enter(page: Page, user: str, password: str) -> None:
@@ -105,6 +105,81 @@ def test_a_local_account_signs_in_and_out(browser: Browser, store: Store, script
         page.wait_for_url(f"{url}/sign-in")
         page.goto(f"{url}/settings")
         assert page.locator("#password").count() == 1
+
+
+#: What each role sees of docs/access.md: the jobs, the answers of some pages, and links at the top.
+ROLES = {
+    "user": ({"12"}, {"/jobs/13": 404, "/users/bob": 404, "/accounts/chemistry": 404}, set()),
+    "coordinator": (
+        {"12", "13"},
+        {"/jobs/13": 200, "/users/bob": 404, "/accounts/chemistry": 200, "/accounts/physics": 404},
+        set(),
+    ),
+    "mentor": (
+        {"12", "13"},
+        {"/jobs/13": 200, "/jobs/14": 404, "/accounts/chemistry": 200, "/operations": 404},
+        set(),
+    ),
+    "staff": (
+        {"12", "13", "14"},
+        {"/jobs/14": 200, "/users/bob": 200, "/accounts/physics": 200, "/operations": 200},
+        {"Users", "Operations"},
+    ),
+    "auditor": (
+        {"12", "13", "14"},
+        {"/jobs/13": 200, "/users/bob": 404, "/accounts/chemistry": 404, "/operations": 404},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_sees_what_it_may(browser: Browser, store: Store, role: str) -> None:
+    # Run 14 is of nobody whom a coordinator or mentor sees.
+    assert store.write(batch(14, user="carl", account="biology"))
+    seen, answers, links = ROLES[role]
+    accounts = UserAccounts(store.database)
+    of = ["chemistry"] if role in ("coordinator", "mentor") else ()
+    accounts.add("alice", role, accounts=of, password_hash=hash_password(PASSWORD))
+    with serving(store, AccessSettings(), free_port()) as url, page_of(browser) as page:
+        page.goto(f"{url}/settings")
+        enter(page, "alice", PASSWORD)
+        page.wait_for_url(f"{url}/settings")
+        expect(page.locator(".title-row")).to_contain_text(role)
+        settings = page.inner_text("main")
+        assert ("the jobs of all users" in settings) == (role in ("staff", "auditor"))
+        assert ("with pseudonyms in place of names" in settings) == (role == "auditor")
+        assert ("chemistry" in settings) == bool(of)
+        # An auditor changes nothing: no token with changes.
+        scopes = page.locator("select[name=scope] option").all_inner_texts()
+        assert ("reading and changes" in scopes) == (role != "auditor")
+        assert shown_jobs(page, url) == seen
+        named = {"alice", "bob", "carl", "chemistry"} & set(page.inner_text("main").split())
+        assert bool(named) == (role != "auditor")
+        shown = {each.strip() for each in page.locator(".top nav a").all_inner_texts()}
+        assert links <= shown
+        assert shown & {"Operations"} == links & {"Operations"}
+        for path, status in answers.items():
+            reply = page.goto(url + path)
+            assert reply is not None
+            assert reply.status == status, path
+
+
+def test_a_disabled_account_sees_nothing_from_that_moment(browser: Browser, store: Store) -> None:
+    accounts = UserAccounts(store.database)
+    accounts.add("alice", "user", password_hash=hash_password(PASSWORD))
+    with serving(store, AccessSettings(), free_port()) as url, page_of(browser) as page:
+        page.goto(f"{url}/jobs")
+        enter(page, "alice", PASSWORD)
+        page.wait_for_url(f"{url}/jobs")
+        assert shown_jobs(page, url) == {"12"}
+        accounts.disable("alice")
+        reply = page.goto(f"{url}/jobs/12")
+        assert reply is not None
+        assert reply.status == 401
+        enter(page, "alice", PASSWORD)
+        expect(page.locator("[role=alert]")).to_contain_text("The account is disabled.")
+        assert "multiply" not in page.inner_text("body")
 
 
 def test_openid_connect(browser: Browser, store: Store, tmp_path: Path) -> None:
