@@ -15,7 +15,7 @@ from jobsight.model import (
     StepUse,
 )
 from jobsight.store.properties import JobKey
-from jobsight.store.read.queries import ExecutableSums, StoredExecutable, StoredRun
+from jobsight.store.read.queries import ExecutableSums, SoftwareUse, StoredExecutable, StoredRun
 from jobsight.store.write.gpus import GpuSums, sum_gpus
 
 START = 1_794_717_192 * SECOND
@@ -111,7 +111,11 @@ class FakeStore:
         uses: list[tuple[str, ExecutableUse]],
         steps: list[tuple[str, StepUse]],
         gpus: list[tuple[str, GpuUse]],
+        software: list[SoftwareUse] | None = None,
+        samples: int = 0,
     ) -> None:
+        self._software = software or []
+        self._samples = samples
         self._nodes = nodes
         self._gpus = [SimpleNamespace(node=name, use=use) for name, use in gpus]
         self._steps = [SimpleNamespace(node=name, use=use) for name, use in steps]
@@ -131,6 +135,15 @@ class FakeStore:
 
     def findings(self, run_id: int) -> list[Any]:
         return []
+
+    def software_use_of(self, run_id: int, limit: int) -> list[Any]:
+        return self._software
+
+    def count_samples(self, run_id: int) -> int:
+        return self._samples
+
+    def figures_of(self, run_id: int) -> None:
+        return None
 
     def properties(self, key: JobKey) -> dict[str, Any]:
         return {}

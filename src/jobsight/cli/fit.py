@@ -24,7 +24,7 @@ from jobsight.model import RunReference
 from jobsight.transport.login import Login, read_login
 
 if TYPE_CHECKING:
-    from jobsight.findings.recommendations import Recommendation
+    from jobsight.findings.reported import Recommendation
     from jobsight.store.store import Store
 
 
@@ -79,7 +79,7 @@ class _Fitted(NamedTuple):
 
 def _from_login(login: Login, run: str | None, script: str | None, name: str | None) -> _Fitted:
     """What the server that the user has logged in to says of a run."""
-    from jobsight.findings.recommendations import Recommendation
+    from jobsight.findings.reported import Recommendation
 
     wanted = run or (None if script or name else job_of_this_shell())
     if wanted is None:

@@ -16,7 +16,7 @@ from jobsight.reports.document import build_document
 from jobsight.reports.html import render_html
 from jobsight.reports.plots import Format
 from jobsight.reports.report import JobReport
-from jobsight.reports.series import SeriesReply, count_samples
+from jobsight.reports.series import SeriesReply
 from jobsight.reports.with_plots import draw_report, pdf_of
 from jobsight.util.durable import write_atomically
 
@@ -36,8 +36,7 @@ def write_files(
     if pdf:
         write_file(pdf, pdf_of(report, series, now))
     if html:
-        samples = None if series is None else count_samples(series)
-        write_file(html, render_html(build_document(report, samples=samples, now=now)).encode())
+        write_file(html, render_html(build_document(report, now=now)).encode())
     if plots:
         directory = Path(plots)
         try:

@@ -15,7 +15,7 @@ import msgspec
 from jobsight.config.settings import PriceSettings
 from jobsight.findings.costs import from_stored, price
 from jobsight.findings.finding import Cost
-from jobsight.findings.reported import NO_PRICES, Amount, format_cost
+from jobsight.findings.reported import NO_PRICES, Amount, Request, WorkEffect, format_cost
 from jobsight.store.findings.rows import HOLDING
 from jobsight.store.findings.shown import (
     ANYBODY,
@@ -25,63 +25,17 @@ from jobsight.store.findings.shown import (
     WorkRun,
     describe_work,
     runs_of_work,
+    runs_of_work_until,
+    shown_kinds_of_work,
 )
 from jobsight.store.findings.shown import shown_works as list_shown_works
 from jobsight.store.store import Store
-from jobsight.util.outer import Duration, Size, Time
 from jobsight.util.units import format_bytes, format_count, format_duration
 
 #: Runs before the finding was shown that its waste is the mean of.
 _BASELINE: Final = 10
 #: What a request that is too small ends in.
 _FAILED: Final = frozenset({"OUT_OF_MEMORY", "TIMEOUT"})
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run requested."""
-
-    cpus: int | None
-    gpus: int | None
-    memory: Size | None = msgspec.field(name="memory_bytes")
-    time_limit: Duration | None = msgspec.field(name="time_limit_seconds")
-
-
-class WorkEffect(msgspec.Struct, kw_only=True):
-    """One finding of one work, before and after it was shown."""
-
-    kind: str
-    #: For people: the name of the job or its program.
-    work: str
-    cluster: str
-    user: str
-    account: str
-    #: When it was first shown, and how often since then.
-    shown: Time
-    times_shown: int
-    #: Ended runs that are compared.
-    runs_before: int
-    runs_after: int
-    #: The first later run with another request; null if there is none.
-    changed: Time | None
-    request_before: Request | None
-    request_after: Request | None
-    #: Later runs without the finding.
-    runs_without: int
-    #: Runs that ran out of memory or time.
-    failures_before: int
-    failures_after: int
-    #: Waste of the later runs, compared with as many runs as before; negative if there is more.
-    saved: Cost
-    prices: list[Amount]
-    #: All of it as a sentence.
-    text: str = ""
-
-    @property
-    def is_harmful(self) -> bool:
-        """Later runs fail more often than those before."""
-        before = self.failures_before / self.runs_before if self.runs_before else 0.0
-        after = self.failures_after / self.runs_after if self.runs_after else 0.0
-        return self.changed is not None and after > before
 
 
 class KindEffect(msgspec.Struct, kw_only=True):
@@ -124,13 +78,36 @@ def measure_effect(
         if work_ids is not None and shown.work_id not in work_ids:
             continue
         runs = runs_of_work(store.database, shown.work_id, shown.kind)
-        effect = compare(shown, runs, prices)
-        name = describe_work(store.database, shown.work_id)
-        effect.work, effect.cluster = name.name, name.cluster
-        effect.user, effect.account = name.user, name.account
-        effect.text = describe(effect)
-        works.append(effect)
+        works.append(_named(store, shown.work_id, compare(shown, runs, prices)))
     return Effect(kinds=sum_kinds(works, prices), works=works)
+
+
+def _named(store: Store, work_id: int, effect: WorkEffect) -> WorkEffect:
+    name = describe_work(store.database, work_id)
+    effect.work, effect.cluster = name.name, name.cluster
+    effect.user, effect.account = name.user, name.account
+    effect.text = describe(effect)
+    return effect
+
+
+def effects_up_to_run(
+    store: Store,
+    work_id: int,
+    run_id: int,
+    start: int,
+    prices: Mapping[str, PriceSettings] = NO_PRICES,
+) -> list[WorkEffect]:
+    """What one run and the runs of its work before it did after a finding was shown: of the kinds
+    of findings that the run itself does not have. ``start`` is that of the run."""
+    effects = []
+    for shown in shown_kinds_of_work(store.database, work_id):
+        if shown.first >= start:
+            continue
+        runs = runs_of_work_until(store.database, work_id, run_id, shown.kind)
+        own = next((run for run in runs if run.run_id == run_id), None)
+        if own is not None and own.finding not in HOLDING:
+            effects.append(_named(store, work_id, compare(shown, runs, prices)))
+    return effects
 
 
 def compare(

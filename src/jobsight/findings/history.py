@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 from jobsight.errors import StoreError
 from jobsight.findings import fit
-from jobsight.findings.figures import share_of
 from jobsight.findings.fit import Fit, PastRun
 from jobsight.findings.packed import decode_figures, decode_values
 from jobsight.findings.program_names import names_of
@@ -28,7 +27,6 @@ from jobsight.findings.vocabulary import FigureSet
 from jobsight.findings.work import Signature, find_work, name_key, signature_of
 from jobsight.model import SECOND
 from jobsight.store import history as stored_history
-from jobsight.store.findings import due
 from jobsight.store.findings.works import WorkKey, find_or_add_work
 from jobsight.store.history import MAX_EARLIER, ArrayTask, EarlierRun, ProgramUse, Wait
 from jobsight.store.read.memory import is_out_of_memory
@@ -36,6 +34,7 @@ from jobsight.store.schema.statements import path_digest
 
 if TYPE_CHECKING:
     from jobsight.findings.data import RunData
+    from jobsight.store.findings import due
     from jobsight.store.read.queries import StoredRun
     from jobsight.store.read.state import RunState
     from jobsight.store.store import Store
@@ -221,6 +220,9 @@ def work_of(store: Store, data: RunData) -> WorkKey | None:
 
 def _saw_all_programs(data: RunData) -> bool:
     """Whether the programs of the run are known: else it may look as if it had ended early."""
+    # Imported here: the figures need numpy, and what would have fitted does not.
+    from jobsight.findings.figures import share_of
+
     known = [node.coverage.get("executables") for node in data.nodes]
     return bool(known) and all(each is None or share_of(each) >= _SEEN_PROGRAMS for each in known)
 
@@ -907,6 +909,9 @@ def _add_array(store: Store, data: RunData, figures: FigureSet) -> None:
 
 def tasks_judged_early(store: Store, array: due.Array) -> list[due.DueRun]:
     """The ended tasks whose figures were computed when fewer tasks of their array had ended."""
+    # Imported here: it loads SQLAlchemy, which a report of a run does without.
+    from jobsight.store.findings import due
+
     count, _ = stored_history.state_of_array(store.database, *array)
     early = []
     for run, stored in due.judged_tasks(store.database, array, stored_history.MAX_TASKS):

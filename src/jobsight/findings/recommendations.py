@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from jobsight.findings import fit
 from jobsight.findings.fit import Fit
 from jobsight.findings.history import (
@@ -19,6 +17,7 @@ from jobsight.findings.history import (
     read_earlier,
     read_needs,
 )
+from jobsight.findings.reported import Recommendation
 from jobsight.model import SECOND
 from jobsight.store.findings.works import figures_of_runs
 from jobsight.store.history import tasks_of_array
@@ -31,24 +30,6 @@ if TYPE_CHECKING:
     from jobsight.store.store import Store
 
 _GB_HOUR = 1e9 * 3600
-
-
-class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that would have fitted. Sizes are bytes and times are seconds."""
-
-    resource: Literal["memory", "time", "cores", "gpus", "array"]
-    #: The line to change, such as ``--mem=14G``.
-    option: str
-    value: float
-    #: What the run requested; None if that is not known.
-    requested: float | None = None
-    runs: int = 0
-    passed: int = 0
-    #: Based on fewer than three runs.
-    few: bool = False
-    #: GB hours of memory that were not used with the past requests, less those with this one.
-    saved_gb_hours: float | None = None
-    text: str
 
 
 def recommendations(

@@ -87,10 +87,13 @@ def build_report(
     *,
     clock: Callable[[], int] = time.time_ns,
     prices: Mapping[str, PriceSettings] = NO_PRICES,
+    complete: bool = True,
 ) -> JobReport:
-    """Read everything about one run from the store and the archive."""
+    """Read everything about one run from the store and the archive. Without ``complete`` the report
+    has no cost, software and number of samples, and nothing of the runs of the same work."""
     # Imported here: a report that comes from a server is shown without loading SQLAlchemy.
     from jobsight.findings.stored import report_findings
+    from jobsight.reports.run_parts import complete_report
     from jobsight.store.read.queries import summarize_nodes
 
     info, nodes = stored.info, store.nodes(stored.id)
@@ -116,7 +119,7 @@ def build_report(
         notes.append(f"No batch has been received for {format_duration(now - as_of)}.")
     if running and (as_of is None or now - as_of > _SILENCE):
         notes += _overdue_notes(info, start, now)
-    return JobReport(
+    report = JobReport(
         run=str(stored.run),
         cluster=info.cluster,
         job_id=info.job_id,
@@ -156,6 +159,9 @@ def build_report(
         properties=shown_texts(properties, links),
         links=links,
     )
+    if complete:
+        complete_report(report, store, stored, now, prices)
+    return report
 
 
 def scheduler_facts(details: JobDetails) -> SchedulerFacts:

@@ -7,10 +7,12 @@ rendering escapes them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from jobsight.findings.reported import FittedRequest, fits_text
 from jobsight.reports.build import has_steps
 from jobsight.reports.report import JobReport, StepRow, group_title, quality_text, tone_of
 from jobsight.reports.terminal import gauges
@@ -100,8 +102,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     #: After the findings: what would have fitted, and what became better.
     sections: list[DocumentSection] = msgspec.field(default_factory=list)
-    #: The number of samples that the time series have.
-    samples: int | None = None
     made: str = ""
 
 
@@ -119,12 +119,7 @@ def shown_text(text: str) -> str:
     return line if len(line) <= 8 * MAX_TEXT else f"{line[: 8 * MAX_TEXT - 3]}..."
 
 
-def build_document(
-    report: JobReport,
-    *,
-    samples: int | None = None,
-    now: int | None = None,
-) -> Document:
+def build_document(report: JobReport, *, now: int | None = None) -> Document:
     """The document of one run."""
     return Document(
         title=f"Job {report.display_id}",
@@ -160,9 +155,29 @@ def build_document(
         tables=_tables(report),
         coverage=_coverage(report),
         notes=[shown(note) for note in report.coverage_notes[len(report.coverage) :]],
-        samples=samples,
+        sections=_sections(report),
         made=format_time(now) if now is not None else "",
     )
+
+
+def _sections(report: JobReport) -> list[DocumentSection]:
+    better = [(each.kind, each.text) for each in report.improvements]
+    listed = [
+        ("What would have fitted", fitted_items("", report.fitted)),
+        ("What improved after advice", [(shown(kind), shown_text(text)) for kind, text in better]),
+    ]
+    return [DocumentSection(title, items) for title, items in listed if items]
+
+
+def fitted_items(name: str, fitted: Sequence[FittedRequest]) -> list[tuple[str, str]]:
+    """The options that differ from the request of a work; one line if all of them fit."""
+    if not fitted:
+        return []
+    others = [each for each in fitted if not each.fits]
+    if not others:
+        return [(name, fits_text(fitted))]
+    names = [name, *[""] * (len(others) - 1)]
+    return list(zip(names, (shown_text(each.text) for each in others), strict=True))
 
 
 def _facts(report: JobReport) -> list[tuple[str, str]]:
@@ -215,6 +230,10 @@ def _figures(report: JobReport) -> list[tuple[str, str]]:
             ("CPU time by Slurm", format_duration(facts.cpu_time)),
             ("MaxRSS by Slurm", format_bytes(facts.memory_peak_bytes)),
         ]
+    if report.cost_text:
+        figures.append(("Held", report.cost_text))
+    if report.samples is not None:
+        figures.append(("Samples", format_count(report.samples)))
     return figures
 
 
@@ -222,6 +241,8 @@ def _tables(report: JobReport) -> list[DocumentTable]:
     tables = []
     if report.executables:
         tables.append(_programs(report))
+    if report.software:
+        tables.append(_software(report))
     if report.gpus:
         tables.append(_gpus(report))
     if has_steps(report.steps):
@@ -246,7 +267,7 @@ def _programs(report: JobReport) -> DocumentTable:
         suffix = " (path unknown)" if row.kind == "path unknown" else ""
         table.append(
             [
-                f"{_path(row.path)}{' (own namespace)' if row.own_namespace else suffix}",
+                f"{shown_path(row.path)}{' (own namespace)' if row.own_namespace else suffix}",
                 format_count(row.executions),
                 format_count(row.failures),
                 f"{mark}{format_duration(row.cpu_time)}",
@@ -264,7 +285,25 @@ def _programs(report: JobReport) -> DocumentTable:
     )
 
 
-def _path(path: str) -> str:
+def _software(report: JobReport) -> DocumentTable:
+    on_gpus = any(row.gpu_time for row in report.software)
+    return DocumentTable(
+        title="Software",
+        columns=["Software", "Runs", "CPU time", "Share", *(["GPU time"] if on_gpus else [])],
+        rows=[
+            [
+                shown(row.title),
+                format_count(row.executions),
+                format_duration(row.cpu_time),
+                format_share(row.cpu_share),
+                *([format_duration(row.gpu_time)] if on_gpus else []),
+            ]
+            for row in report.software
+        ],
+    )
+
+
+def shown_path(path: str) -> str:
     """A path with its file name visible."""
     text = readable_text(path[-4 * MAX_TEXT :])
     return text if len(text) <= MAX_TEXT else f"...{text[3 - MAX_TEXT :]}"

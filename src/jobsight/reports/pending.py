@@ -248,8 +248,10 @@ def find_report(
     visibility: Visibility = EVERYTHING,
     clock: Callable[[], int] = time.time_ns,
     prices: Mapping[str, PriceSettings] = NO_PRICES,
+    complete: bool = True,
 ) -> JobReport:
-    """The report of a run, or that of a job which has not started."""
+    """The report of a run, or that of a job which has not started. ``complete`` as in
+    :func:`build_report`."""
     try:
         stored = store.find(reference, visibility)
     except RunNotFound:
@@ -261,7 +263,7 @@ def find_report(
             ):
                 return _pending_report(record)
         raise
-    return build_report(store, stored, clock=clock, prices=prices)
+    return build_report(store, stored, clock=clock, prices=prices, complete=complete)
 
 
 def find_info(store: Store, reference: RunReference, visibility: Visibility) -> JobInfo:

@@ -16,7 +16,14 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import field
 
-from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.finding import Cost
+from jobsight.findings.reported import (
+    Amount,
+    FittedRequest,
+    ReportedFinding,
+    WorkEffect,
+    format_cost,
+)
 from jobsight.model import Coverage, real_signal
 from jobsight.store.properties import Link
 from jobsight.store.read.state import ACTIVE
@@ -254,6 +261,24 @@ class SchedulerFacts(msgspec.Struct, kw_only=True):
     steps: list[SchedulerStep]
 
 
+class SoftwareRow(msgspec.Struct, kw_only=True):
+    """What the programs of one software used in a run; without a name: what no rule names."""
+
+    software: str | None
+    version: str | None
+    user_provided: bool | None
+    executions: int
+    cpu_time: Duration = field(name="cpu_seconds")
+    #: The share of the job's CPU time.
+    cpu_share: float | None
+    gpu_time: Duration = field(name="gpu_seconds")
+
+    @property
+    def title(self) -> str:
+        """ "GROMACS 2024.1"; "undetermined" without a name."""
+        return " ".join(filter(None, (self.software, self.version))) or "undetermined"
+
+
 class JobReport(msgspec.Struct, kw_only=True):
     run: str
     cluster: str
@@ -305,6 +330,22 @@ class JobReport(msgspec.Struct, kw_only=True):
     links: list[Link] = field(default_factory=list)
     #: The chain of jobs that depend on each other, by the id of one of them.
     chain_job_id: int | None = None
+    #: Samples of the time series that the store holds; null if it holds none.
+    samples: int | None = None
+    #: What the run held, whether it was used or not, and the same in the units of the price list.
+    cost: Cost = Cost()
+    prices: list[Amount] = field(default_factory=list)
+    #: By CPU time, without software that the rules ignore; empty if no rule names any program.
+    software: list[SoftwareRow] = field(default_factory=list)
+    #: What would have fitted the runs of the same work; of an ended run that was judged.
+    fitted: list[FittedRequest] = field(default_factory=list)
+    #: Findings that were shown of earlier runs of the same work, and that this one does not have.
+    improvements: list[WorkEffect] = field(default_factory=list)
+
+    @property
+    def cost_text(self) -> str:
+        """ "1,240 core h, 38 GPU h (412 EUR)"; empty if nothing is known."""
+        return format_cost(self.cost, self.prices)
 
     @property
     def pending(self) -> bool:

@@ -110,11 +110,6 @@ def as_rows(series: SeriesReply) -> SamplesReply:
     return SamplesReply(series.run, series.absent, rows)
 
 
-def count_samples(series: SeriesReply) -> int:
-    """The points of all nodes."""
-    return sum(len(node.times_seconds) for node in series.nodes)
-
-
 class Grid(msgspec.Struct, frozen=True):
     """Intervals of equal length, common to all nodes, so that their points coincide."""
 

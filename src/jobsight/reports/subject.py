@@ -20,12 +20,12 @@ from msgspec import field
 
 from jobsight.errors import StoreError
 from jobsight.findings.costs import price
-from jobsight.findings.effect import WorkEffect
 from jobsight.findings.finding import Cost
-from jobsight.findings.reported import NO_PRICES, Amount
-from jobsight.model import RunReference
+from jobsight.findings.reported import NO_PRICES, Amount, WorkEffect
+from jobsight.model import JobInfo, RunReference
 from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import count_pending
+from jobsight.reports.run_parts import name_of_run
 from jobsight.reports.subject_findings import (
     MAX_SCRIPTS,
     FindingGroup,
@@ -46,10 +46,12 @@ from jobsight.store.history import (
     work_of_run,
     works_of_key,
 )
+from jobsight.store.read.programs import UseOfRuns, use_of_runs
 from jobsight.store.read.queries import Filters, StoredRun, run_filter
 from jobsight.store.read.visibility import EVERYTHING, Visibility
-from jobsight.store.rollups.shares import DAY
+from jobsight.store.rollups.shares import DAY, UNDETERMINED
 from jobsight.store.rollups.usage import (
+    KINDS,
     Question,
     UsageRow,
     count_waiting,
@@ -59,6 +61,7 @@ from jobsight.store.rollups.usage import (
     usage,
 )
 from jobsight.store.store import Store
+from jobsight.text import readable_path
 from jobsight.util.outer import Time
 from jobsight.util.units import format_bytes, format_duration, format_share
 
@@ -126,6 +129,25 @@ class SoftwareUse(msgspec.Struct, kw_only=True):
     core_hours: float | None
     cpu_hours: float
     gpu_hours: float | None
+
+
+class ProgramUse(msgspec.Struct, kw_only=True):
+    """A program by its CPU time over all runs."""
+
+    kind: Literal["executable", "path unknown"]
+    #: Bytes that are not printable UTF-8 are written as \xNN.
+    path: str
+    #: The path is that of a mount namespace other than the node's, such as that of a container.
+    own_namespace: bool
+    runs: int
+    executions: int
+    failures: int
+    cpu_hours: float
+    #: The share of the CPU time of all programs of these runs.
+    cpu_share: float | None
+    gpu_hours: float | None
+    #: The peak of the largest single process.
+    peak_memory_bytes: int | None
 
 
 class TrendRow(msgspec.Struct, kw_only=True):
@@ -241,6 +263,8 @@ class SubjectReport(msgspec.Struct, kw_only=True):
     #: Runs that held the most core time.
     largest: list[JobRow]
     software: list[SoftwareUse] = field(default_factory=list)
+    #: By CPU time; of the newest runs.
+    programs: list[ProgramUse] = field(default_factory=list)
     outliers: list[Outlier] = field(default_factory=list)
     #: Tasks that have not completed, in a state other than that.
     failures: list[JobRow] = field(default_factory=list)
@@ -295,6 +319,7 @@ def array_report(
     if waiting:
         states["PENDING"] += waiting
     ends = [row.end for row in rows if row.end is not None]
+    use = _use_of_runs(store, counted, notes)
     return SubjectReport(
         kind=kind,
         subject=str(job_id),
@@ -315,6 +340,8 @@ def array_report(
         distributions=_distributions(rows, counted),
         largest=sorted(rows, key=_held, reverse=True)[:MAX_ROWS],
         points=_points(counted, rows),
+        software=_software_of_runs(use, first),
+        programs=_programs(use),
         outliers=_outliers(rows) if kind == "array" else [],
         failures=_failures(rows),
         notes=notes,
@@ -406,6 +433,7 @@ def script_report(
     rows = list(rows_by_id.values())
     ends = [row.end for row in rows if row.end is not None]
     first = works[0]
+    use = _use_of_runs(store, runs[:MAX_DISTRIBUTED], notes)
     return SubjectReport(
         kind="script",
         subject=first.key.hex(),
@@ -425,6 +453,8 @@ def script_report(
         scripts=_scripts_of_runs(store, runs, rows, now),
         trend=_trend(runs, rows),
         points=_points(runs, rows),
+        software=_software_of_runs(use, runs[0].info) if runs else [],
+        programs=_programs(use),
         measured=_measured(store, runs[:MAX_DISTRIBUTED], rows),
         totals=_priced(_sum(rows), prices),
         distributions=_distributions(rows, runs),
@@ -528,11 +558,12 @@ def _measured(store: Store, runs: Sequence[StoredRun], rows: Sequence[JobRow]) -
 
 
 def _priced(totals: Totals, prices: Mapping[str, PriceSettings]) -> Totals:
-    memory = totals.memory_gib_hours_held
+    memory, energy = totals.memory_gib_hours_held, totals.gpu_energy_joules
     held = Cost(
         core_hours=totals.core_hours_held,
         gpu_hours=totals.gpu_hours_held,
         memory_gb_hours=None if memory is None else memory * 2**30 / 1e9,
+        energy_kwh=None if energy is None else energy / 3.6e6,
     )
     totals.prices = price(held, prices)
     return totals
@@ -592,6 +623,7 @@ def period_report(
             f"{stale.pending:,} runs of the store are not in the daily rollups yet; the hours are "
             "without them."
         )
+    use = _use_of_runs(store, runs, notes)
     return SubjectReport(
         kind=kind,
         subject=name,
@@ -610,6 +642,7 @@ def period_report(
         ),
         distributions=_distributions(newest, runs),
         software=[_software(row) for row in software[:MAX_ROWS]],
+        programs=_programs(use),
         largest=[job_row(run, now) for run in store.largest_runs(MAX_COUNTED, MAX_ROWS, **filters)],
         notes=notes,
     )
@@ -651,6 +684,49 @@ def _software(row: UsageRow) -> SoftwareUse:
     )
 
 
+def _use_of_runs(store: Store, runs: Sequence[StoredRun], notes: list[str]) -> UseOfRuns:
+    """The programs and software of some runs; a note if the newest of them only were read."""
+    use = use_of_runs(store.database, [run.id for run in runs], MAX_ROWS)
+    if use.runs < len(runs):
+        notes.append(f"Programs are of the {use.runs:,} newest runs.")
+    return use
+
+
+def _programs(use: UseOfRuns) -> list[ProgramUse]:
+    return [
+        ProgramUse(
+            kind="executable" if each.path_known else "path unknown",
+            path=readable_path(each.path),
+            own_namespace=each.own_namespace,
+            runs=each.runs,
+            executions=each.executions,
+            failures=each.failures,
+            cpu_hours=each.cpu_time / _HOUR,
+            cpu_share=each.cpu_time / use.cpu_time if use.cpu_time else None,
+            gpu_hours=each.gpu_time / _HOUR if each.gpu_time else None,
+            peak_memory_bytes=each.peak_memory or None,
+        )
+        for each in use.programs
+    ]
+
+
+def _software_of_runs(use: UseOfRuns, info: JobInfo) -> list[SoftwareUse]:
+    """The software of one user's runs; nothing if no rule names any of it."""
+    if not any(each.name for each in use.software):
+        return []
+    return [
+        SoftwareUse(
+            name=name_of_run(each.name, info) or KINDS[UNDETERMINED],
+            jobs=each.runs,
+            # The rollups, which divide it, are not by run.
+            core_hours=None,
+            cpu_hours=each.cpu_time / _HOUR,
+            gpu_hours=each.gpu_time / _HOUR if each.gpu_time else None,
+        )
+        for each in use.software
+    ]
+
+
 def _held(row: JobRow) -> float:
     return float(row.requested_cpus or 0) * (row.elapsed or 0)
 
@@ -673,7 +749,8 @@ def _sum(rows: Sequence[JobRow]) -> Totals:
         totals.gpu_hours_used = sum(row.gpu_used or 0 for row in known) / _HOUR
         shares = ((row.gpu_used or 0) / row.gpu_share for row in known if row.gpu_share)
         totals.gpu_hours_measured = sum(shares) / _HOUR
-        totals.gpu_energy_joules = sum(row.gpu_energy_joules or 0.0 for row in rows)
+        energies = [each for row in rows if (each := row.gpu_energy_joules) is not None]
+        totals.gpu_energy_joules = sum(energies) if energies else None
     return totals
 
 

@@ -19,12 +19,14 @@ from jobsight.reports.document import (
     DocumentGauge,
     DocumentSection,
     DocumentTable,
+    fitted_items,
     shown,
+    shown_path,
     shown_text,
 )
 from jobsight.reports.report import describe_state
 from jobsight.reports.subject import Distribution, Kind, SubjectReport
-from jobsight.reports.subject_findings import FindingGroup, ScriptUse
+from jobsight.reports.subject_findings import FindingGroup
 from jobsight.reports.terminal import (
     MAX_WIDTH,
     MIN_WIDTH,
@@ -66,7 +68,6 @@ _FIGURES: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "gpu_share": ("GPU used of held", format_share),
     "wait_seconds": ("Waiting time", lambda value: format_duration(round(value * 10**9))),
 }
-_RESOURCES: Final = {"gpus": "GPUs", "array": "memory of the array"}
 #: Characters of the key of a script in a title.
 _KEY: Final = 16
 
@@ -120,7 +121,11 @@ def _no_findings(report: SubjectReport) -> str:
 
 def _sections(report: SubjectReport) -> list[DocumentSection]:
     sections = []
-    fitted = [item for script in report.scripts for item in _fitted(script)]
+    fitted = [
+        item
+        for script in report.scripts
+        for item in fitted_items(shown(script.name), script.fitted)
+    ]
     if fitted:
         sections.append(DocumentSection("What would have fitted", fitted))
     if report.improvements:
@@ -130,20 +135,6 @@ def _sections(report: SubjectReport) -> list[DocumentSection]:
         ]
         sections.append(DocumentSection("What improved after advice", better))
     return sections
-
-
-def _fitted(script: ScriptUse) -> list[tuple[str, str]]:
-    """The options that differ from the request; one line if all of them fit."""
-    if not script.fitted:
-        return []
-    name = shown(script.name)
-    others = [each for each in script.fitted if not each.fits]
-    if not others:
-        resources = [_RESOURCES.get(each.resource, each.resource) for each in script.fitted]
-        listed = " and ".join(filter(None, (", ".join(resources[:-1]), resources[-1])))
-        return [(name, f"The request fits: {listed}.")]
-    names = [name, *[""] * (len(others) - 1)]
-    return list(zip(names, (shown_text(each.text) for each in others), strict=True))
 
 
 def _day(moment: int | None) -> str:
@@ -274,20 +265,54 @@ def _tables(report: SubjectReport) -> list[DocumentTable]:
     if report.failures:
         tables.append(_runs("Not completed", report.failures))
     if report.software:
-        columns = ["Software", "Jobs", "Core hours", "CPU hours"]
-        software = [
-            [
-                shown(row.name),
-                format_count(row.jobs),
-                format_hours(row.core_hours),
-                format_hours(row.cpu_hours),
-            ]
-            for row in report.software
-        ]
-        tables.append(DocumentTable("Software", columns, software))
+        tables.append(_software(report))
+    if report.programs:
+        tables.append(_programs(report))
     if report.largest:
         tables.append(_runs("Runs that held most", report.largest))
     return tables
+
+
+def _software(report: SubjectReport) -> DocumentTable:
+    # Only the rollups divide what was held.
+    divided = any(row.core_hours is not None for row in report.software)
+    return DocumentTable(
+        title="Software",
+        columns=["Software", "Jobs", *(["Core hours"] if divided else []), "CPU hours"],
+        rows=[
+            [
+                shown(row.name),
+                format_count(row.jobs),
+                *([format_hours(row.core_hours)] if divided else []),
+                format_hours(row.cpu_hours),
+            ]
+            for row in report.software
+        ],
+    )
+
+
+def _programs(report: SubjectReport) -> DocumentTable:
+    on_gpus = any(row.gpu_hours is not None for row in report.programs)
+    rows = []
+    for row in report.programs:
+        remark = " (path unknown)" if row.kind == "path unknown" else ""
+        rows.append(
+            [
+                f"{shown_path(row.path)}{' (own namespace)' if row.own_namespace else remark}",
+                format_count(row.runs),
+                format_count(row.failures),
+                format_hours(row.cpu_hours),
+                format_share(row.cpu_share),
+                *([format_hours(row.gpu_hours)] if on_gpus else []),
+                format_bytes(row.peak_memory_bytes),
+            ]
+        )
+    gpu_column = ["GPU h"] if on_gpus else []
+    return DocumentTable(
+        title="Programs",
+        columns=["Program", "Jobs", "Failed", "CPU h", "Share", *gpu_column, "Memory"],
+        rows=rows,
+    )
 
 
 def _trend(report: SubjectReport) -> DocumentTable:

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from jobsight.findings.costs import from_stored, price, weight
-from jobsight.findings.effect import WorkEffect, measure_effect
+from jobsight.findings.effect import measure_effect
 from jobsight.findings.finding import SEVERITIES, Cost, Severity
-from jobsight.findings.reported import NO_PRICES, Amount, format_cost
+from jobsight.findings.reported import (
+    NO_PRICES,
+    Amount,
+    FittedRequest,
+    WorkEffect,
+    format_cost,
+)
 from jobsight.findings.stored import from_row
 from jobsight.model import Run
 from jobsight.store.findings.read import (
@@ -66,16 +72,6 @@ class FindingGroup(msgspec.Struct, kw_only=True):
     @property
     def cost_text(self) -> str:
         return format_cost(self.cost, self.prices)
-
-
-class FittedRequest(msgspec.Struct, kw_only=True):
-    """One resource of a script: the option that would have fitted."""
-
-    resource: str
-    option: str
-    #: Whether the last request was near enough.
-    fits: bool
-    text: str
 
 
 class ScriptUse(msgspec.Struct, kw_only=True):
@@ -215,10 +211,8 @@ def fitted_requests(store: Store, run_id: int, now: int | None = None) -> list[F
         return []
     return [
         FittedRequest(
-            resource=each.resource,
-            option=each.option,
+            **msgspec.structs.asdict(each),
             fits=each.requested is not None and each.value <= each.requested <= _FITS * each.value,
-            text=each.text,
         )
         for each in recommendations(store, stored, now)
     ]
@@ -236,10 +230,6 @@ def improvements(
     measured = measure_effect(
         store, owner=owner, work_ids=work_ids, since=since, limit=_COMPARED, prices=prices
     )
-    better = [each for each in measured.works if each.runs_after and _is_better(each)]
+    better = [each for each in measured.works if each.is_better]
     better.sort(key=lambda each: -weight(each.saved))
     return better[:MAX_IMPROVEMENTS]
-
-
-def _is_better(effect: WorkEffect) -> bool:
-    return not effect.is_harmful and 2 * effect.runs_without > effect.runs_after

@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.reported import ReportedFinding, fits_text
 from jobsight.reports.build import has_steps, total
 from jobsight.reports.gpu import MANY, conspicuous_first, gpu_groups, gpu_remark, gpu_tone
 from jobsight.reports.report import (
@@ -57,6 +57,8 @@ _MAX_REMARKS = 4
 #: Findings of a report without --all, and cells of a line that are enough for a cut sentence.
 _MAX_FINDINGS = 5
 _LEAST_SENTENCE = 20
+#: Names of software without --all.
+_MAX_SOFTWARE = 3
 #: Lines of what to change without --all.
 _CHANGE_LINES = 3
 SEVERITY_STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
@@ -95,13 +97,15 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
     # A pending job has nothing to measure.
     if not report.pending:
         parts += [Text(), *(_bar_line(gauge, width, blocks) for gauge in gauges(report))]
-        parts += [Text(), *_figures(report, width)]
+        parts += [Text(), *_figures(report, width), *_cost_and_advice(report, width, all_rows)]
     if report.scheduler is not None:
         parts += _scheduler_lines(report, report.scheduler, width)
     if report.gpu is not None and not report.pending:
         parts += [Text(), *_gpus(report, report.gpu, width, blocks, all_rows)]
     if report.executables:
         parts += [Text(), _executables(report, width, all_rows)]
+    if report.software and all_rows:
+        parts += [Text(), _software(report, width)]
     if has_steps(report.steps):
         parts += [Text(), _steps(report, width, all_rows)]
     elif report.scheduler is not None and report.scheduler.steps:
@@ -288,6 +292,33 @@ def _figures(report: JobReport, width: int) -> Iterator[Text]:
     )
 
 
+def _cost_and_advice(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
+    """What was held, the software, what would have fitted and what improved; in full on request."""
+    if report.cost_text:
+        yield _line("Held", report.cost_text, width)
+    if all_rows and report.samples is not None:
+        yield _line("Samples", format_count(report.samples), width)
+    if report.software and not all_rows:
+        named = [row for row in report.software if row.software][:_MAX_SOFTWARE]
+        texts = (f"{readable_text(row.title)} {format_share(row.cpu_share)}" for row in named)
+        yield Text.assemble((f"{'Software':<9}", "dim"), fit(", ".join(texts), width - 9))
+    for item in _advice_items(report, all_rows):
+        yield _line(item[0], readable_text(item[1]), width)
+
+
+def _advice_items(report: JobReport, all_rows: bool) -> Iterator[tuple[str, str]]:
+    others = [each for each in report.fitted if not each.fits]
+    if others and not all_rows:
+        yield "Fits", f"{' '.join(each.option for each in others)} (jobsight fit tells why)"
+    elif others:
+        yield from (("Fits" if not place else "", each.text) for place, each in enumerate(others))
+    elif report.fitted and all_rows:
+        yield "Fits", fits_text(report.fitted)
+    better = report.improvements if all_rows else report.improvements[:1]
+    for place, effect in enumerate(better):
+        yield "" if place else "Improved", f"{effect.kind}: {effect.text}"
+
+
 def _scheduler_lines(report: JobReport, facts: SchedulerFacts, width: int) -> Iterator[Text]:
     """What Slurm recorded: all there is of a job without an agent."""
     figures = []
@@ -445,6 +476,21 @@ def _executables(report: JobReport, width: int, all_rows: bool) -> Table:
                 UNKNOWN,
                 style="yellow" if (row.cpu_share or 0) > 0.05 else "dim",
             )
+    return table.render(width)
+
+
+def _software(report: JobReport, width: int) -> Table:
+    on_gpus = any(row.gpu_time for row in report.software)
+    titles = ("GPU time",) if on_gpus else ()
+    table = _Table("Software", "Runs", "CPU time", "Share", *titles)
+    for row in report.software:
+        table.add(
+            partial(_node_name, readable_text(row.title)),
+            format_count(row.executions),
+            format_duration(row.cpu_time),
+            format_share(row.cpu_share),
+            *([format_duration(row.gpu_time)] if on_gpus else []),
+        )
     return table.render(width)
 
 

@@ -22,7 +22,7 @@ from jobsight.reports.plots import (
     metrics_to_read,
 )
 from jobsight.reports.report import JobReport
-from jobsight.reports.series import SeriesReply, count_samples, reply
+from jobsight.reports.series import SeriesReply, reply
 
 if TYPE_CHECKING:
     from jobsight.store.store import Store
@@ -113,5 +113,5 @@ def pdf_of(report: JobReport, series: SeriesReply | None, now: int) -> bytes:
     wide = maps_that_matter(report)
     drawn = draw_report(report, series, "svg", [*CHARTS, *wide], width=HALF)
     drawn.sort(key=lambda plot: wide.index(plot.name) if plot.name in wide else -1)
-    document = build_document(report, samples=count_samples(series), now=now)
+    document = build_document(report, now=now)
     return render_pdf(document, drawn)

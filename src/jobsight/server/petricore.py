@@ -115,6 +115,7 @@ def create_router(
             visibility=visibility_of(request),
             clock=clock,
             prices=findings.prices,
+            complete=False,
         )
         if report.pending or report.running:
             raise HTTPException(404, f"job {report.display_id} is not finished")

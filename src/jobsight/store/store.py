@@ -14,6 +14,8 @@ from jobsight.model import JobInfo, RunReference
 from jobsight.store.database import Database
 from jobsight.store.findings.read import findings_of_run
 from jobsight.store.findings.rows import FindingRow
+from jobsight.store.findings.works import StoredFigures, figures_of_runs
+from jobsight.store.history import count_samples
 from jobsight.store.properties import JobKey, read_short_properties
 from jobsight.store.read import queries
 from jobsight.store.read.external import (
@@ -245,6 +247,14 @@ class Store(Intake):
         """What the programs of a run used by software, the most CPU time first."""
         with self.database.query() as transaction:
             return queries.list_software_use(transaction, run_id, limit)
+
+    def figures_of(self, run_id: int) -> StoredFigures | None:
+        """The figures and the work of a run; None if it was not judged."""
+        return figures_of_runs(self.database, [run_id]).get(run_id)
+
+    def count_samples(self, run_id: int) -> int:
+        """The samples of the time series of a run that the store itself holds."""
+        return count_samples(self.database, [run_id])
 
     def failures_of(self, path: bytes, limit: int) -> list[queries.PathUse]:
         """The newest uses of an executable in all runs."""

@@ -207,7 +207,7 @@ class StoreSource:
         now = self._clock()
         readings = []
         for stored in self._store.runs(limit=MAX_JOBS, state="RUNNING", user=self._user):
-            report = build_report(self._store, stored, clock=self._clock)
+            report = build_report(self._store, stored, clock=self._clock, complete=False)
             readings.append(reading_of(report, self._memory(stored.id), now))
         return readings
 

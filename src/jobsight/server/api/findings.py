@@ -24,8 +24,8 @@ from jobsight.findings.listed import (
     list_reports,
     summarize,
 )
-from jobsight.findings.recommendations import Recommendation, recommendations
-from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.recommendations import recommendations
+from jobsight.findings.reported import Recommendation, ReportedFinding
 from jobsight.findings.service import FindingsService
 from jobsight.findings.stored import from_row
 from jobsight.model import SECOND

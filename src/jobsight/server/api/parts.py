@@ -11,7 +11,6 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
-from msgspec import field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,8 +27,10 @@ from jobsight.reports.report import (
     JobReport,
     NodeRow,
     SchedulerStep,
+    SoftwareRow,
     StepRow,
 )
+from jobsight.reports.run_parts import name_of_run, software_row
 from jobsight.reports.subject import MAX_COUNTED, SubjectReport, array_report, script_report
 from jobsight.reports.subject_findings import ScriptUse, scripts_of
 from jobsight.server.api.common import (
@@ -48,7 +49,6 @@ from jobsight.store.history import Work, largest_works, note_scripts, works_of_k
 from jobsight.store.read.filters import run_filter
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.store import Store
-from jobsight.util.outer import Duration
 
 #: Names of software of a run.
 _MAX_SOFTWARE = 1000
@@ -61,17 +61,11 @@ class ProgramsReply(msgspec.Struct):
     programs: list[ExecutableRow]
 
 
-class SoftwareOfRun(msgspec.Struct, kw_only=True):
-    """A software name and what its programs used; without a name: what no rule names."""
+class SoftwareOfRun(SoftwareRow, kw_only=True):
+    """A software name and what its programs used, also of software that the rules ignore."""
 
-    software: str | None
-    version: str | None
     local_version: str | None
-    user_provided: bool | None
     ignored: bool | None
-    executions: int
-    cpu_time: Duration = field(name="cpu_seconds")
-    gpu_time: Duration = field(name="gpu_seconds")
 
 
 class SoftwareOfRunReply(msgspec.Struct):
@@ -146,6 +140,7 @@ def create_router(
             visibility=visibility_of(request),
             clock=clock,
             prices=findings.prices,
+            complete=False,
         )
 
     @router.get("/jobs/{run}/programs", responses=replies(ProgramsReply, *failures))
@@ -158,18 +153,15 @@ def create_router(
     def software(request: Request, run: RunText) -> Response:
         """What the programs of a run used, by the software that the rules name."""
         stored = find_run(store, run, visibility_of(request))
+        used = store.software_use_of(stored.id, _MAX_SOFTWARE)
+        whole = max(stored.cpu_time or 0, sum(use.cpu_time for use in used))
         rows = [
             SoftwareOfRun(
-                software=row.name,
-                version=row.version,
-                local_version=row.local_version,
-                user_provided=row.user_provided,
-                ignored=row.ignored,
-                executions=row.executions,
-                cpu_time=row.cpu_time,
-                gpu_time=row.gpu_time,
+                **msgspec.structs.asdict(software_row(use, stored.info, whole)),
+                local_version=name_of_run(use.local_version, stored.info),
+                ignored=use.ignored,
             )
-            for row in store.software_use_of(stored.id, _MAX_SOFTWARE)
+            for use in used
         ]
         return json_reply(SoftwareOfRunReply(str(stored.run), rows))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from jobsight.model import SECOND, RunReference
 from jobsight.store.database import Database
@@ -133,16 +133,32 @@ def shown_works(
     return [ShownWork(work_id, kind, first, int(count)) for work_id, kind, first, count in rows]
 
 
+def shown_kinds_of_work(database: Database, work_id: int) -> list[ShownWork]:
+    """The kinds of findings of a work that were shown."""
+    with database.query() as transaction:
+        rows = transaction.execute(SQL["shown_kinds_of_work"], {"work_id": work_id}).fetchall()
+    return [ShownWork(work_id, kind, first, int(count)) for kind, first, count in rows]
+
+
 def runs_of_work(database: Database, work_id: int, kind: str) -> list[WorkRun]:
     """The latest ended runs of a work by start."""
     values = {"work_id": work_id, "kind": kind, "limit": MAX_RUNS}
     with database.query() as transaction:
         rows = transaction.execute(SQL["runs_of_work"], values).fetchall()
-    found = []
-    for id, start, state, cpus, gpus, memory, limit, finding, *cost in reversed(rows):
-        requested = (cpus, gpus, memory, limit)
-        found.append(WorkRun(id, start, state, *requested, finding, StoredCost(*cost)))
-    return found
+    return [_work_run(row) for row in reversed(rows)]
+
+
+def runs_of_work_until(database: Database, work_id: int, run_id: int, kind: str) -> list[WorkRun]:
+    """The latest ended runs of a work that were stored up to one of them, by start."""
+    values = {"work_id": work_id, "run_id": run_id, "kind": kind, "limit": MAX_RUNS}
+    with database.query() as transaction:
+        rows = transaction.execute(SQL["runs_of_work_until"], values).fetchall()
+    return sorted(map(_work_run, rows), key=lambda run: (run.start, run.run_id))
+
+
+def _work_run(row: Sequence[Any]) -> WorkRun:
+    id, start, state, cpus, gpus, memory, limit, finding, *cost = row
+    return WorkRun(id, start, state, cpus, gpus, memory, limit, finding, StoredCost(*cost))
 
 
 def describe_work(database: Database, work_id: int) -> WorkName:

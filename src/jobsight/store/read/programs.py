@@ -1,9 +1,11 @@
-"""One program by its path: its software name, its users, and the newest runs that executed it."""
+"""One program by its path: its software name, its users, and the newest runs that executed it; and
+the programs and software of many runs together."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobsight.store.database import Database
 from jobsight.store.read import pseudonyms, queries, viewed
@@ -11,11 +13,18 @@ from jobsight.store.read.queries import StoredRun
 from jobsight.store.read.visibility import Visibility
 from jobsight.store.sql.load import load_statements
 
+if TYPE_CHECKING:
+    from jobsight.store.transaction import Transaction
+
 _SQL: Final = load_statements("programs")
 #: The newest uses of a program that are counted: every run executes a shell.
 MAX_USES: Final = 20_000
 #: The newest uses among which runs are listed.
 _LISTED_USES: Final = 2_000
+#: Rows of executables that the programs of many runs are summed from, and the runs of which the
+#: number of rows of the others is estimated.
+MAX_SUMMED_USES: Final = 100_000
+_FIRST_RUNS, _GROWTH = 16, 8
 
 
 class Program(NamedTuple):
@@ -86,3 +95,109 @@ def runs_of_program(
         rows = transaction.execute(_SQL["program_runs"], values).fetchall()
         ids = [run_id for (run_id,) in rows]
         return queries.list_these_runs(transaction, filter, ids, limit)
+
+
+class ProgramOfRuns(NamedTuple):
+    """What one program used in some runs. Times are nanoseconds."""
+
+    path: bytes
+    path_known: bool
+    own_namespace: bool
+    runs: int
+    executions: int
+    failures: int
+    cpu_time: float
+    gpu_time: float
+    #: Of its largest single process.
+    peak_memory: int
+
+
+class SoftwareOfRuns(NamedTuple):
+    """What the programs of one software used in some runs; no name: what no rule names."""
+
+    name: str | None
+    runs: int
+    cpu_time: float
+    gpu_time: float
+
+
+class UseOfRuns(NamedTuple):
+    """The programs and software of some runs, the most CPU time first."""
+
+    programs: list[ProgramOfRuns]
+    software: list[SoftwareOfRuns]
+    #: The CPU time of all programs, those beyond the list included.
+    cpu_time: float
+    #: The runs that were read: the first ones, if the others have too many executables.
+    runs: int
+
+
+def use_of_runs(database: Database, run_ids: Sequence[int], limit: int) -> UseOfRuns:
+    """What the programs of some runs used, at most ``limit`` of each. Users decide how many
+    executables a run has, so a bounded number of them is read, those of the first runs."""
+    sums: dict[tuple[int, bool], list[Any]] = {}
+    named: dict[tuple[str | None, bool | None], list[Any]] = {}
+    read = 0
+    with database.query() as transaction:
+        for ids in _within_bound(transaction, run_ids, sums):
+            read += len(ids)
+            for name, provided, *values in transaction.look_up(_SQL["software_of_runs"], ids):
+                _add(named, (name, None if provided is None else bool(provided)), values)
+        largest = sorted(sums.items(), key=lambda item: (-item[1][_CPU_TIME], item[0]))[:limit]
+        ids = [(path_id,) for path_id in {path_id for (path_id, _), _ in largest}]
+        paths = {row[0]: bytes(row[1]) for row in transaction.look_up(_SQL["paths_of_ids"], ids)}
+    programs = [_program(paths[path_id], known, values) for (path_id, known), values in largest]
+    software = [
+        SoftwareOfRuns(pseudonyms.software(name, None, None, provided)[0], int(runs), cpu, gpu)
+        for (name, provided), (runs, cpu, gpu) in named.items()
+    ]
+    software.sort(key=lambda each: (-each.cpu_time, each.name or ""))
+    whole = sum(values[_CPU_TIME] for values in sums.values())
+    return UseOfRuns(programs, software[:limit], whole, read)
+
+
+def _program(path: bytes, known: bool, values: Sequence[Any]) -> ProgramOfRuns:
+    own, runs, _, executions, failures, cpu_time, gpu_time, peak = values
+    return ProgramOfRuns(
+        path=pseudonyms.path(path, own_namespace=bool(own)),
+        path_known=known,
+        own_namespace=bool(own),
+        runs=int(runs),
+        executions=int(executions),
+        failures=int(failures),
+        cpu_time=cpu_time,
+        gpu_time=gpu_time,
+        peak_memory=peak,
+    )
+
+
+#: Places in the sums of a program.
+_ROWS, _CPU_TIME, _PEAKS = 2, 5, (0, 7)
+
+
+def _within_bound(
+    transaction: Transaction, run_ids: Sequence[int], sums: dict[tuple[int, bool], list[Any]]
+) -> Iterator[list[tuple[int]]]:
+    """Add the programs of the first runs, as many as the bound permits; yields their keys."""
+    position, size, rows = 0, _FIRST_RUNS, 0
+    while position < len(run_ids) and size:
+        keys = [(id,) for id in run_ids[position : position + size]]
+        for path_id, known, *values in transaction.look_up(_SQL["programs_of_runs"], keys):
+            rows += values[_ROWS]
+            _add(sums, (path_id, bool(known)), values, _PEAKS)
+        yield keys
+        position += len(keys)
+        left = MAX_SUMMED_USES - rows
+        # The next runs may have more than those that were read.
+        size = min(left * position // max(rows, 1), _GROWTH * len(keys)) if left > 0 else 0
+
+
+def _add(
+    sums: dict[Any, list[Any]], key: object, values: Sequence[Any], peaks: Sequence[int] = ()
+) -> None:
+    known = sums.get(key)
+    if known is None:
+        sums[key] = list(values)
+        return
+    for place, value in enumerate(values):
+        known[place] = max(known[place], value) if place in peaks else known[place] + value

@@ -187,6 +187,27 @@ LEFT JOIN findings ON findings.run_id = runs.id AND findings.kind = :kind
 WHERE run_figures.work_id = :work_id AND runs."end" IS NOT NULL
 ORDER BY runs.start DESC, runs.id DESC LIMIT :limit
 
+-- The same of the runs that were stored up to one of them.
+-- name: runs_of_work_until
+SELECT runs.id, runs.start, runs.shown_state, runs.cpus, runs.gpus, runs.memory, runs.time_limit,
+    findings.state, findings.core_time, findings.gpu_time, findings.memory_time, findings.energy
+FROM (
+    SELECT run_id FROM run_figures WHERE work_id = :work_id AND run_id <= :run_id
+    ORDER BY run_id DESC LIMIT :limit
+) AS latest
+JOIN runs ON runs.id = latest.run_id
+LEFT JOIN findings ON findings.run_id = runs.id AND findings.kind = :kind
+WHERE runs."end" IS NOT NULL
+
+-- When the kinds of findings of a work were first shown, and how often they were.
+-- name: shown_kinds_of_work
+SELECT findings.kind, min(findings_shown.first), sum(findings_shown.count)
+FROM findings
+JOIN findings_shown ON findings_shown.run_id = findings.run_id
+    AND findings_shown.kind = findings.kind
+WHERE findings.work_id = :work_id
+GROUP BY findings.kind ORDER BY findings.kind
+
 -- name: describe_work
 SELECT cluster, "user", account, kind, name FROM works WHERE id = :id
 

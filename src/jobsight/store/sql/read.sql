@@ -14,9 +14,13 @@ WHERE run_nodes.run_id = :run_id
 ORDER BY run_nodes.node, run_nodes.birth
 
 -- All that a report of a run shows is newer if one of these differs. Figures of the nodes change
--- together with the run.
+-- together with the run; what is said of its work, when it is judged; the names of its software, by
+-- the rules and before the run is summed up.
 -- name: revision_of_run
-SELECT updated, changes, pruned, archived, open_nodes, "end", state,
+SELECT updated, changes, pruned, archived, open_nodes, "end", state, stale,
+    (SELECT revision FROM run_figures WHERE run_figures.run_id = runs.id),
+    (SELECT value FROM checkpoints WHERE name = 'rules'),
+    (SELECT text FROM checkpoints WHERE name = 'rules'),
     (SELECT changed FROM run_details WHERE run_details.run_id = runs.id),
     (SELECT count(*) FROM findings WHERE findings.run_id = runs.id),
     (SELECT max(last) FROM findings WHERE findings.run_id = runs.id),

@@ -99,6 +99,7 @@ def add_routes(
                 visibility=visibility_of(request),
                 clock=clock,
                 prices=findings.prices,
+                complete=False,
             )
             if report.pending:
                 raise HTTPException(422, f"run: job {report.display_id} has not started")

@@ -24,7 +24,6 @@ from jobsight.model import RunReference
 from jobsight.reports import series as time_series
 from jobsight.reports.build import JobRow, job_row
 from jobsight.reports.pending import find_report
-from jobsight.reports.subject_findings import FittedRequest, fitted_requests
 from jobsight.store.findings.works import find_script
 from jobsight.store.findings.write import NoSuchFinding, set_reply
 from jobsight.store.history import find_work, work_of_run
@@ -89,7 +88,7 @@ def add_routes(
         if not report.pending:
             run_id = store.find(reference, visibility).id
             summaries, series_reason = series_summaries(store, run_id)
-            similar = find_similar(store, run_id, visibility, clock(), report.running)
+            similar = find_similar(store, run_id, visibility, clock())
         return page(
             request,
             "run.html",
@@ -148,15 +147,11 @@ class SimilarRuns(NamedTuple):
     key: str
     #: The latest ones before and after the run.
     rows: list[JobRow]
-    #: What would have fitted; not while the run goes on.
-    fitted: list[FittedRequest]
     #: The batch script, where the site stores it.
     text: str | None
 
 
-def find_similar(
-    store: Store, run_id: int, visibility: Visibility, now: int, running: bool
-) -> SimilarRuns | None:
+def find_similar(store: Store, run_id: int, visibility: Visibility, now: int) -> SimilarRuns | None:
     """The latest runs of the same work; None if the run was not assigned to one yet."""
     work_id = work_of_run(store.database, run_id)
     work = None if work_id is None else find_work(store.database, work_id)
@@ -167,7 +162,6 @@ def find_similar(
         kind=work.kind,
         key=work.key.hex(),
         rows=[job_row(run, now) for run in runs if run.id != run_id][:MAX_SIMILAR],
-        fitted=[] if running else fitted_requests(store, run_id, now),
         text=find_script(store.database, work.key) if work.kind == "script" else None,
     )
 
