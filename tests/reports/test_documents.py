@@ -9,22 +9,52 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
+import numpy as np
 import pytest
 
 from jobsight.cli.main import main
 from jobsight.findings.finding import Cost, Evidence
-from jobsight.findings.reported import ReportedFinding
+from jobsight.findings.reported import (
+    Amount,
+    FittedRequest,
+    ReportedFinding,
+    WorkEffect,
+    format_amount,
+)
 from jobsight.model import RunReference
+from jobsight.reports import report as reports
 from jobsight.reports.build import build_report
-from jobsight.reports.document import build_document, shown
+from jobsight.reports.document import MAX_ROWS, build_document, shown
 from jobsight.reports.html import render_html
 from jobsight.reports.pdf import render_pdf
-from jobsight.reports.plots import BAD, _ByteLocator, _value, draw_all, map_rows, metrics_to_read
-from jobsight.reports.report import JobReport
+from jobsight.reports.plots import (
+    BAD,
+    HALF,
+    WIDTH,
+    _ByteLocator,
+    _value,
+    dates,
+    draw_all,
+    finish,
+    map_rows,
+    metrics_to_read,
+    new_figure,
+)
+from jobsight.reports.report import JobReport, SoftwareRow
 from jobsight.reports.series import MetricSeries, NodeSeriesReply, SeriesReply, reply
 from jobsight.reports.terminal import report_text
 from jobsight.reports.with_plots import maps_that_matter, pdf_of
 from jobsight.store.store import Store
+from jobsight.util.units import (
+    format_bytes,
+    format_cores,
+    format_count,
+    format_duration,
+    format_energy,
+    format_share,
+    format_time,
+)
 from tests.reports.pdf_text import pdf_text, squeezed
 from tests.web import gpu_jobs, sample
 
@@ -82,9 +112,110 @@ def finding_of(title: str, text: str, change: str) -> ReportedFinding:
     )
 
 
-@pytest.mark.parametrize("reference", ["gpus:1", "gpus:2", "local:1", "local:6", "local:9"])
+#: Figures of the JSON and of the page that terminal and paper leave out, by struct and field: parts
+#: of a figure that they have, details of one program, GPU or step, and times of the rule engine.
+NOT_ON_PAPER = frozenset({
+    *(f"ExecutableRow.{name}" for name in (
+        "cpu_user", "cpu_system", "gpu_share", "gpu_memory_peak_bytes", "storage_read_bytes",
+        "storage_written_bytes",
+    )),
+    *(f"GpuRow.{name}" for name in (
+        "bandwidth_share", "fp16_share", "fp32_share", "memory_mean_bytes", "nvlink_received_bytes",
+        "nvlink_sent_bytes", "occupancy_share", "pcie_received_bytes", "pcie_sent_bytes",
+        "tensor_share",
+    )),
+    "GpuTotals.measured", "GpuTotals.memory_mean_bytes", "GpuTotals.utilization_share",
+    "GpuFaultRow.last", "IoUse.read_calls", "IoUse.write_calls", "JobReport.as_of",
+    # Shown if it is not zero.
+    "MemoryUse.swap_peak_bytes",
+    "NodeRow.memory_kernel_peak_bytes", "ReportedFinding.first", "ReportedFinding.last",
+    "StepRow.cpu_overhead", "StepRow.first_seen", "StepRow.gpu_memory_peak_bytes",
+    "WorkEffect.shown",
+})  # fmt: skip
+
+
+def numbers(value: object) -> Iterator[tuple[str, str]]:
+    """Every number of the JSON of a report as renderings write it, with its struct and field."""
+    if isinstance(value, msgspec.Struct):
+        for each in msgspec.structs.fields(value):
+            name = f"{type(value).__name__}.{each.name}"
+            found = getattr(value, each.name)
+            if isinstance(found, bool) or found is None or isinstance(found, str):
+                continue
+            if isinstance(found, int | float):
+                yield name, written(found, each.encode_name)
+            else:
+                yield from numbers(found)
+    elif isinstance(value, dict):
+        yield from numbers(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value[:MAX_ROWS]:
+            yield from numbers(part)
+
+
+def written(value: float, name: str) -> str:
+    """A number with the unit that its name in the JSON says."""
+    if name in ("submit", "start", "end", "as_of", "first", "last", "shown", "changed"):
+        return format_time(int(value), None)
+    if name.endswith("_seconds"):
+        return format_duration(int(value))
+    if name.endswith("_bytes"):
+        return format_bytes(int(value))
+    if name.endswith("share"):
+        return format_share(value)
+    if name.endswith("_joules"):
+        return format_energy(value)
+    if name == "mean_cores":
+        return format_cores(value)
+    if isinstance(value, float):
+        return format_amount(value)
+    return str(value) if name.endswith("_id") else format_count(value)
+
+
+def complete(report: JobReport) -> JobReport:
+    """The report with a finding, and with what only judged runs have."""
+    # Paper has the first rows of each table, GPUs that were never used before the others.
+    report.gpus.sort(key=lambda row: row.used is not False)
+    finding = finding_of("Idle <b>GPUs</b>", "They were #held $x$.", "#SBATCH --gpus=1")
+    finding.prices = [Amount(4321.5, "EUR")]
+    report.findings = [finding]
+    report.cost = Cost(core_hours=1001.0, gpu_hours=32.1, memory_gb_hours=2002.0, energy_kwh=0.77)
+    report.prices = [Amount(3003.0, "EUR"), Amount(17.2, "kg CO2")]
+    report.samples = 71234
+    report.software = [
+        SoftwareRow(
+            software="GROMACS", version="2024.1", user_provided=False, executions=517,
+            cpu_time=123456 * 10**9, cpu_share=0.6543, gpu_time=4321 * 10**9,
+        ),
+        SoftwareRow(
+            software=None, version=None, user_provided=None, executions=19,
+            cpu_time=17 * 10**9, cpu_share=0.0321, gpu_time=0,
+        ),
+    ]  # fmt: skip
+    report.fitted = [
+        FittedRequest(
+            resource="memory", option="--mem=14G", value=15.0, requested=64.0, runs=40, passed=38,
+            saved_gb_hours=612.0, fits=False,
+            text="--mem=14G would have held 38 of 40 runs (up to 15 GiB), not 64G: 612 GB h saved.",
+        )
+    ]  # fmt: skip
+    report.improvements = [
+        WorkEffect(
+            kind="cpu-idle", work="w", cluster="c", user="u", account="a", shown=0, times_shown=1,
+            runs_before=3, runs_after=5, changed=None, request_before=None, request_after=None,
+            runs_without=4, failures_before=0, failures_after=0, saved=Cost(core_hours=888.0),
+            prices=[], text="4 of 5 runs without the finding, 888 core h saved, no failure.",
+        )
+    ]  # fmt: skip
+    return report
+
+
+REFERENCES = ["gpus:1", "gpus:2", "local:1", "local:6", "local:9"]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
 def test_all_renderings_have_the_figures_of_the_terminal(store: Store, reference: str) -> None:
-    report = report_of(store, reference)
+    report = complete(report_of(store, reference))
     terminal = " ".join(report_text(report, width=200).split())
     document = build_document(report)
     page = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", render_html(document))).split())
@@ -96,6 +227,21 @@ def test_all_renderings_have_the_figures_of_the_terminal(store: Store, reference
         for figure in row[1:2] + row[3:]:
             assert figure in terminal
             assert figure in page
+    in_full = " ".join(report_text(report, width=100, all_rows=True).split())
+    told = [(name, text) for name, text in numbers(report) if name not in NOT_ON_PAPER]
+    assert len(told) > 40
+    assert [each for each in told if each[1] not in in_full] == []
+    assert [each for each in told if each[1] not in page] == []
+
+
+def test_the_figures_that_paper_leaves_out_are_figures_of_the_report() -> None:
+    kinds = {name.partition(".")[0] for name in NOT_ON_PAPER}
+    known = {
+        f"{kind}.{each.name}"
+        for kind in kinds
+        for each in msgspec.structs.fields(getattr(reports, kind))
+    }
+    assert known >= NOT_ON_PAPER
 
 
 def test_a_pdf_has_the_findings_first(store: Store) -> None:
@@ -236,6 +382,17 @@ def test_ticks_of_small_shares_differ() -> None:
     assert texts == ["0 %", "0.002 %", "0.004 %", "1 %", "2 %", "30 %"]
 
 
+@pytest.mark.parametrize("hours", [0.02, 0.9, 1.9, 2.9, 4.9, 14.0, 47.0, 70.0, 800.0, 17000.0])
+@pytest.mark.parametrize(("width", "most"), [(HALF, 5), (WIDTH, 8)])
+def test_the_times_of_a_chart_do_not_overlap(hours: float, width: float, most: int) -> None:
+    """Five hours had a label every half hour, and a warning on the terminal."""
+    _, axes = new_figure(width, 1.9)
+    axes.plot(dates(np.array([0.0, hours * 3600]) + 1_781_526_153), [1.0, 2.0])
+    finish(axes, "cpu", "x")
+    low, high = axes.get_xlim()
+    assert 1 <= sum(low <= tick <= high for tick in axes.get_xticks()) <= most
+
+
 def test_ticks_of_sizes_are_round() -> None:
     ticks = [round(value / 2**30, 6) for value in _ByteLocator(4).tick_values(0, 500 * 2**30)]
     assert set(ticks) <= {0, 100, 150, 200, 250, 300, 400, 450, 500, 600}
@@ -245,8 +402,7 @@ def test_ticks_of_sizes_are_round() -> None:
 def test_the_pdf_of_a_run_has_the_words_of_the_others(
     store: Store, reference: str, tmp_path: Path
 ) -> None:
-    report = report_of(store, reference)
-    report.findings = [finding_of("Idle <b>GPUs</b>", "They were #held $x$.", "#SBATCH --gpus=1")]
+    report = complete(report_of(store, reference))
     paper = squeezed(pdf_text(pdf_of(report, series_of(store, reference), sample.NOW), tmp_path))
     document = build_document(report)
     (finding,) = document.findings
@@ -257,6 +413,8 @@ def test_the_pdf_of_a_run_has_the_words_of_the_others(
         *(gauge.text for gauge in document.gauges),
         *(cell for table in document.tables for row in table.rows for cell in row[1:]),
         *(row.note for row in document.coverage),
+        *(text for section in document.sections for item in section.items for text in item),
+        *(text for name, text in numbers(report) if name not in NOT_ON_PAPER),
     ]
     for text in told:
         assert squeezed(text) in paper, text

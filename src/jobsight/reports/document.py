@@ -216,6 +216,10 @@ def _figures(report: JobReport) -> list[tuple[str, str]]:
         ("Written by calls", format_bytes(io_use.syscall_written_bytes)),
         ("Written to storage", format_bytes(io_use.storage_written_bytes)),
     ]
+    if cpu.overhead:
+        figures.append(("of slurmstepd, not included", format_duration(cpu.overhead)))
+    if memory.swap_peak_bytes:
+        figures.append(("In swap", format_bytes(memory.swap_peak_bytes)))
     if memory.oom_kills:
         figures.append(("Killed for memory", format_count(memory.oom_kills)))
     if report.gpu is not None:

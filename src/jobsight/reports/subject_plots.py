@@ -114,7 +114,8 @@ def _scatter(
     axes.scatter(at[~failed], values[~failed], s=9, color=ACCENT, alpha=0.7, linewidths=0)
     # By its shape as well as its colour.
     axes.scatter(at[failed], values[failed], s=16, color=BAD, marker="x", linewidths=1.0)
-    axes.set_ylim(bottom=0)
+    # Above the highest point, which has a size.
+    axes.set_ylim(0, 1.04 * axes.get_ylim()[1])
     finish(axes, chart, title)
     axes.margins(x=0.03)
     if runs.by_task:

@@ -117,10 +117,11 @@ def render_report(report: JobReport, console: Console, *, all_rows: bool = False
     return Group(*parts)
 
 
-def report_text(report: JobReport, width: int = 80) -> str:
+def report_text(report: JobReport, width: int = 80, *, all_rows: bool = False) -> str:
     """The report as plain text, as in a pipe."""
     file = io.StringIO()
-    print_report(report, Console(file=file, width=width, color_system=None, force_terminal=False))
+    console = Console(file=file, width=width, color_system=None, force_terminal=False)
+    print_report(report, console, all_rows=all_rows)
     return file.getvalue()
 
 
@@ -380,6 +381,10 @@ def _gpus(
     """The GPUs, one line each; many of them by what they did, those that were never used first."""
     style = "bold red" if totals.unused_count else "bold"
     yield Text.assemble(("GPUs", "bold"), "     ", (fit(totals.text, width - 9), style))
+    if all_rows and totals.held is not None:
+        held, used = format_duration(totals.held), format_duration(totals.used)
+        energy = format_energy(totals.energy_joules)
+        yield _line("GPU time", f"{held} held, {used} used; energy {energy}", width)
     if report.gpus:
         yield _gpu_table(report, width, blocks, all_rows)
         remarks = [
