@@ -329,7 +329,7 @@ def _reason_of_column(name: str, column: Column) -> str | None:
     elif metric.kind == "counter":
         return "is a counter and must be integers"
     # NaN is a reading that failed.
-    elif all(value != value or 0 <= value <= _MOST for value in column):
+    elif all(value != value or 0 <= value <= _MAX_INTEGER for value in column):
         return None
     return "has values that are not between 0 and 2^63"
 
