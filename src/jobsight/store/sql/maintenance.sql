@@ -89,12 +89,14 @@ UPDATE checkpoints SET value = :now WHERE name = 'retention' AND value <= :befor
 -- name: set_retention_failure
 UPDATE checkpoints SET text = :reason WHERE name = 'retention'
 
--- Nodes of ended runs with chunks that were never joined, without downsampled series.
+-- Nodes of ended runs with chunks that were never joined, without downsampled series. A run may have
+-- ended on a node without a record of its end.
 -- name: unjoined_nodes
 SELECT run_nodes.id, run_nodes.cluster, run_nodes.job_id
 FROM run_nodes
 JOIN runs ON runs.id = run_nodes.run_id
-WHERE run_nodes.id > :after AND runs."end" < :before
+WHERE run_nodes.id > :after
+    AND (runs."end" < :before OR (run_nodes.final AND run_nodes.written < :before))
     AND EXISTS (SELECT 1 FROM chunks WHERE run_node_id = run_nodes.id AND level < 2)
     AND NOT EXISTS (
         SELECT 1 FROM chunks WHERE run_node_id = run_nodes.id AND resolution IS NOT NULL)
