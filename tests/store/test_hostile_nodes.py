@@ -309,11 +309,42 @@ def test_a_day_that_cannot_be_thinned_is_set_aside(
 
     monkeypatch.setattr(maintenance, "downsample_chunks", failing)
     settings = RetentionSettings(series=1)
-    for _ in range(2):
+
+    def thin() -> None:
         prune(store.database, settings, LATER + 5 * DAY, pause=lambda seconds: None)
+
+    for _ in range(2):
+        thin()
     assert len(tries) == 2
-    assert sorted(days(store, "downsampled")) == [(False,), (True,)]
-    assert [each.kind for each in dead_letters.list_dead_letters(store.database)] == [NODE_DAY]
+    assert sorted(days(store, "downsampled", "complete")) == [(False, True), (True, True)]
+    (letter,) = dead_letters.list_dead_letters(store.database)
+    assert letter.kind == NODE_DAY
+    # An hour later it is tried again.
+    with store.database.write() as transaction:
+        transaction.execute("UPDATE dead_letters SET last = 0")
+    thin()
+    assert len(tries) == 3
+    assert days(store, "downsampled") == [(True,)] * 2
+    assert dead_letters.list_dead_letters(store.database) == []
+
+
+def test_a_day_that_cannot_be_thinned_is_tried_three_times(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.write(node_batch(node_series(MIDNIGHT, 200)))
+    tries: list[int] = []
+
+    def failing(data: list[bytes], resolution: int) -> Any:
+        tries.append(len(data))
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(maintenance, "downsample_chunks", failing)
+    for _ in range(5):
+        settings = RetentionSettings(series=1)
+        prune(store.database, settings, LATER + 5 * DAY, pause=lambda seconds: None)
+        with store.database.write() as transaction:
+            transaction.execute("UPDATE dead_letters SET last = 0")
+    assert len(tries) == dead_letters.MAX_TRIES
 
 
 def test_hundreds_of_days_are_not_completed_by_a_batch(store: Store) -> None:

@@ -303,7 +303,7 @@ def test_the_queries_by_node_use_an_index(store: Store) -> None:
         values = dict.fromkeys(
             (
                 *("cluster", "node", "first_day", "last_day", "since", "until", "day", "after"),
-                *("all", "limit", "before", "late", "id"),
+                *("all", "limit", "before", "late", "id", "tries", "tried", "interrupted"),
             ),
             1,
         )

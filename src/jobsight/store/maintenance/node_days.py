@@ -28,7 +28,10 @@ from jobsight.store.checkpoints import (
 )
 from jobsight.store.database import Database, Transaction
 from jobsight.store.dead_letters import (
+    INTERRUPTED,
+    MAX_TRIES,
     NODE_DAY,
+    RETRY_DELAY,
     due_keys,
     mark,
     reason_of,
@@ -93,6 +96,16 @@ class _Class(NamedTuple):
     until: int
     removed: bool
 
+    def values(self) -> dict[str, object]:
+        """Those of a statement. A day that failed is tried again as other dead letters are."""
+        return {
+            "until": self.until,
+            "all": self.removed,
+            "tries": MAX_TRIES,
+            "tried": time.time_ns() - RETRY_DELAY,
+            "interrupted": INTERRUPTED,
+        }
+
 
 def _classes(settings: RetentionSettings, now: int) -> list[_Class]:
     ages = [days for days in (settings.downsampled, settings.runs) if days]
@@ -117,7 +130,7 @@ def preview_node_days(
     results = {}
     with database.query() as transaction:
         for each in _classes(settings, now):
-            values = {"since": each.since, "until": each.until, "all": each.removed}
+            values = each.values() | {"since": each.since}
             (days,) = transaction.execute(_SQL["count_due_node_days"], values).fetchone()
             if days:
                 size = transaction.execute(_SQL["size_of_due_chunks"], values).fetchone()
@@ -159,7 +172,7 @@ class NodeDayPruner:
         return results
 
     def _pages(self, each: _Class) -> Iterator[list[_Day]]:
-        values = {"day": each.since, "after": -1, "until": each.until, "all": each.removed}
+        values = each.values() | {"day": each.since, "after": -1}
         while True:
             with self._database.query() as transaction:
                 rows = transaction.execute(
@@ -204,6 +217,7 @@ class NodeDayPruner:
                 transaction.execute_many(_SQL["insert_downsampled"], parts)
                 result.bytes_left += sum(len(part.data) for part in downsampled)
             transaction.execute(_SQL["mark_downsampled"], {"id": day.id})
+            resolve(transaction, NODE_DAY, str(day.id))
         result.runs += 1
 
 
@@ -344,6 +358,7 @@ class _Completion:
             transaction.execute_many(NODE_CHUNKS.insert, joined.chunks)
             sums = {"cpu_time": joined.cpu_time, "core_time": joined.core_time}
             transaction.execute(_SQL["complete_node_day"], sums | {"id": day.id})
+            resolve(transaction, NODE_DAY, str(day.id))
         self.result.runs += 1
         self.result.bytes_left += sum(len(_data(chunk)) for chunk in joined.chunks)
 

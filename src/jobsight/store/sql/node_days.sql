@@ -74,8 +74,9 @@ ORDER BY cluster, node, day LIMIT :limit
 -- name: dead_letters_of_days
 SELECT key FROM dead_letters WHERE kind = 'node-day' AND key IN (:keys)
 
+-- Without those whose time series could not be downsampled.
 -- name: node_days_by_id
-SELECT id, cluster, node, day FROM node_days WHERE id IN (:keys) ORDER BY id
+SELECT id, cluster, node, day FROM node_days WHERE id IN (:keys) AND NOT complete ORDER BY id
 
 -- Days that are due, oldest first; a downsampled one is only due for its removal.
 -- name: due_node_days
@@ -83,7 +84,8 @@ SELECT id, cluster, node, day FROM node_days
 WHERE (day > :day OR (day = :day AND id > :after)) AND day < :until
     AND (:all OR (complete AND NOT downsampled AND NOT EXISTS (
         SELECT 1 FROM dead_letters
-        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))))
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT)
+            AND (tries >= :tries OR last > :tried OR reason = :interrupted))))
 ORDER BY day, id LIMIT :limit
 
 -- name: count_due_node_days
@@ -91,7 +93,8 @@ SELECT count(*) FROM node_days
 WHERE day >= :since AND day < :until
     AND (:all OR (complete AND NOT downsampled AND NOT EXISTS (
         SELECT 1 FROM dead_letters
-        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))))
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT)
+            AND (tries >= :tries OR last > :tried OR reason = :interrupted))))
 
 -- name: size_of_due_chunks
 SELECT count(*), coalesce(sum(length(node_chunks.data)), 0)
@@ -99,7 +102,8 @@ FROM node_days JOIN node_chunks ON node_chunks.node_day_id = node_days.id
 WHERE node_days.day >= :since AND node_days.day < :until
     AND (:all OR (node_days.complete AND NOT node_days.downsampled AND NOT EXISTS (
         SELECT 1 FROM dead_letters
-        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT))))
+        WHERE kind = 'node-day' AND key = CAST(node_days.id AS TEXT)
+            AND (tries >= :tries OR last > :tried OR reason = :interrupted))))
 
 -- name: size_of_chunks
 SELECT count(*), coalesce(sum(length(data)), 0) FROM node_chunks WHERE node_day_id IN (:keys)
