@@ -30,6 +30,7 @@ WORKERS = [
     "archive",
     "findings",
     "mail",
+    "node-days",
     "prune",
     "scrape",
     "server.remote_write",
