@@ -405,10 +405,17 @@ def test_large_chunks_are_not_joined_in_the_transaction_of_a_batch(store: Store)
     for row in range(MAX_OPEN_CHUNKS + 1):
         sent = node_series(MIDNIGHT + row * 1000 * SECOND, 1000, SECOND // 2)
         assert store.write(node_batch(sent, spool="one", sequence=row + 1))
-    assert count(store, "node_chunks", "level = 0") == MAX_OPEN_CHUNKS + 1
+    # Each is packed before the transaction, and does not keep small ones from being joined.
+    assert count(store, "node_chunks", "level = 1") == MAX_OPEN_CHUNKS + 1
+    assert_sound(store)
+    for row in range(2 * MAX_OPEN_CHUNKS):
+        sent = node_series(MIDNIGHT + DAY - (row + 1) * SECOND, 1)
+        assert store.write(node_batch(sent, spool="two", sequence=row + 1))
+    assert count(store, "node_chunks", "level = 1") == MAX_OPEN_CHUNKS + 3
+    assert days(store, "open_chunks") == [(0,)]
     complete_days(store.database, LATER)
     assert count(store, "node_chunks", "level = 2") == count(store, "node_chunks")
-    assert len(times_of(store)) == (MAX_OPEN_CHUNKS + 1) * 1000
+    assert len(times_of(store)) == (MAX_OPEN_CHUNKS + 1) * 1000 + 2 * MAX_OPEN_CHUNKS
     assert_sound(store)
 
 

@@ -18,9 +18,6 @@ UPDATE node_days SET first_sample = :first_sample, last_sample = :last_sample,
     open_chunks = :open_chunks, stored_values = :stored_values, complete = false
 WHERE id = :id
 
--- name: count_open_rows
-SELECT coalesce(sum(rows), 0) FROM node_chunks WHERE node_day_id = :id AND level = 0
-
 -- name: complete_node_day
 UPDATE node_days SET open_chunks = 0, complete = true, downsampled = false, cpu_time = :cpu_time,
     core_time = :core_time

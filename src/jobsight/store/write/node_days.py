@@ -20,13 +20,13 @@ from jobsight.store.sql.load import load_statements
 from jobsight.store.transaction import Transaction
 from jobsight.store.write.bounds import MAX_NODE_DAY_VALUES
 from jobsight.store.write.excess import count_excess
-from jobsight.store.write.parts import MAX_OPEN_CHUNKS, PackedSeries, pack_series
+from jobsight.store.write.parts import MAX_OPEN_CHUNKS, pack_series
 
 logger = logging.getLogger(__name__)
 
 DAY: Final = 86400 * SECOND
-#: Rows of open chunks that a batch joins in its transaction; an agent sends some hundred of them.
-MAX_JOINED_ROWS: Final = 2**14
+#: Rows of a chunk that is joined with others in the transaction of a batch. An agent sends a few.
+MAX_OPEN_ROWS: Final = 256
 
 _SQL: Final = load_statements("node_days")
 #: The owner is a row of ``node_days``.
@@ -38,15 +38,31 @@ class PackedDay(NamedTuple):
 
     day: int
     values: int
-    series: PackedSeries
+    chunk: dict[str, object]
+    first: int
+    last: int
+    #: It waits to be joined with others.
+    is_open: bool
 
 
 def pack_days(series: Series) -> list[PackedDay]:
     """Encode a series for each day that it is of."""
-    return [
-        PackedDay(day, len(part) * (1 + len(part.columns)), pack_series(part))
-        for day, part in _by_day(series)
-    ]
+    return [_pack_day(day, part) for day, part in _by_day(series)]
+
+
+def _pack_day(day: int, series: Series) -> PackedDay:
+    from jobsight.store.series.blocks import JOINED, SeriesBlock, chunk_row, join
+    from jobsight.store.series.codec import decode
+
+    packed = pack_series(series)
+    values = len(series) * (1 + len(series.columns))
+    is_open = len(series) <= MAX_OPEN_ROWS
+    chunk: dict[str, object] = {**packed._asdict(), "summary": None}
+    if not is_open:
+        # Large enough to stay as it is while the day lasts, and too large to be joined with others
+        # in a transaction.
+        chunk = chunk_row(0, JOINED, join([SeriesBlock(*decode(packed.data))]))
+    return PackedDay(day, values, chunk, packed.first, packed.last, is_open)
 
 
 def _by_day(series: Series) -> Iterator[tuple[int, Series]]:
@@ -80,7 +96,7 @@ def store_days(
     for each in days:
         stored = known.get(each.day)
         id, _, first, last, open_chunks, values = stored or (
-            *(transaction.new_id("node_days"), each.day, each.series.first, each.series.last),
+            *(transaction.new_id("node_days"), each.day, each.first, each.last),
             *(0, 0),
         )
         if values + each.values > MAX_NODE_DAY_VALUES:
@@ -90,9 +106,9 @@ def store_days(
             continue
         figures = {
             "id": id,
-            "first_sample": min(first, each.series.first),
-            "last_sample": max(last, each.series.last),
-            "open_chunks": open_chunks + 1,
+            "first_sample": min(first, each.first),
+            "last_sample": max(last, each.last),
+            "open_chunks": open_chunks + each.is_open,
             "stored_values": values + each.values,
         }
         if stored is None:
@@ -100,9 +116,8 @@ def store_days(
             transaction.execute(_SQL["insert_node_day"], place | figures)
         else:
             transaction.execute(_SQL["update_node_day"], figures)
-        chunk = {"owner": id, **each.series._asdict(), "summary": None}
-        transaction.execute(NODE_CHUNKS.insert, chunk)
-        if open_chunks + 1 >= MAX_OPEN_CHUNKS:
+        transaction.execute(NODE_CHUNKS.insert, each.chunk | {"owner": id})
+        if open_chunks + each.is_open >= MAX_OPEN_CHUNKS:
             waiting.append(id)
     if waiting:
         # The others wait for the next batch.
@@ -111,14 +126,11 @@ def store_days(
 
 
 def _join(transaction: Transaction, id: int) -> None:
-    """Join the open chunks of a day, if they are few rows."""
+    """Join the open chunks of a day."""
     # Imported late: only time series need numpy.
     from jobsight.store.series.blocks import join_chunks
     from jobsight.store.series.codec import ChunkError
 
-    (rows,) = transaction.execute(_SQL["count_open_rows"], {"id": id}).fetchone()
-    if rows > MAX_JOINED_ROWS:
-        return
     try:
         join_chunks(transaction, id, complete=False, table=NODE_CHUNKS)
     except ChunkError as error:
