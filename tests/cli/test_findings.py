@@ -83,6 +83,25 @@ def test_a_list_has_the_highest_cost_first_with_its_price(site: Site) -> None:
     assert site("findings", "list", *SINCE) == "\n".join(lines) + "\n"
 
 
+def test_a_finding_is_explained_by_its_name(site: Site) -> None:
+    text = site("findings", "help", "site-short")
+    assert text.startswith("# The job was short\n")
+    assert "run.elapsed < least && cpu.held >= floor" in text
+    assert "#SBATCH --time=1" in text
+    message = site("findings", "help", "site-shirt", code=2)
+    assert "no rule is called 'site-shirt'; did you mean site-short?" in message
+
+
+def test_a_report_names_where_its_findings_are_explained(site: Site) -> None:
+    assert f"Help: jobsight findings help {KIND}" in site("report", "1", "--store", str(site.store))
+    with site.config.open("a") as settings:
+        settings.write('[mail]\nurl = "https://jobs.example.org"\n')
+    address = f"https://jobs.example.org/findings/{KIND}"
+    assert f"Help: {address}" in site("report", "1", "--store", str(site.store))
+    document = json.loads(site("report", "1", "--json", "--store", str(site.store)))
+    assert document["findings"][0]["help"] == address
+
+
 def test_filters_and_formats(site: Site) -> None:
     documents = json.loads(site("findings", *SINCE, "--user", "anna", "--json"))
     assert [each["finding"]["kind"] for each in documents] == [KIND]

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from jobsight.cli.main import main
 from jobsight.config.settings import MailSettings, PriceSettings
 from jobsight.errors import JobsightError
+from jobsight.findings.stored import to_row
 from jobsight.mail.message import About, build_message
 from jobsight.mail.queue import MAX_SIZE, MailQueue
 from jobsight.mail.request import (
@@ -33,12 +34,14 @@ from jobsight.mail.request import (
     split_recipients,
 )
 from jobsight.mail.worker import MailWorker
-from jobsight.model import SECOND, JobInfo
+from jobsight.model import SECOND, JobInfo, RunReference
 from jobsight.store.store import Store
+from tests.findings.judge import found
 from tests.mail.mailbox import Mailbox
 from tests.ports import free_port
 from tests.reports.everywhere import words_of_page
 from tests.server.certificates import Papers
+from tests.store.findings.sample import add_findings
 from tests.web import sample
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -113,6 +116,23 @@ def test_slurm_s_words_and_the_report_arrive(
     assert "https://jobs.example.org/jobs/local" in page.get_content()
     assert worker.queue.requests() == []
     assert worker.once().sent == 0
+
+
+def test_findings_of_a_mail_link_to_their_pages(
+    store: Store, settings: MailSettings, mailbox: Mailbox
+) -> None:
+    run = store.find(RunReference.parse("local:1"))
+    add_findings(store, run, to_row(found("gpu-not-used")))
+    worker = MailWorker(store, settings, clock=later(1))
+    worker.queue.put(request())
+    assert worker.once().sent == 1
+    (message,) = mailbox.received
+    plain, page = message.get_body(("plain",)), message.get_body(("html",))
+    assert plain is not None
+    assert page is not None
+    address = "https://jobs.example.org/findings/gpu-not-used"
+    assert f"Help: {address}\n" in plain.get_content().replace("\r\n", "\n")
+    assert f'href="{address}"' in page.get_content()
 
 
 def test_a_mail_server_that_is_away_loses_nothing(

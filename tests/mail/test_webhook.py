@@ -122,6 +122,7 @@ def test_new_findings_for_staff_are_sent_once_and_signed(
         "ada",
     )
     assert finding["cost"]["core_hours"] == pytest.approx(2.0)
+    assert finding["help"] == "/findings/node-slow"
     (logged,) = read_mail_log(store.database, 0)
     assert (logged.kind, logged.outcome, logged.mails) == ("webhook", "sent", 1)
 

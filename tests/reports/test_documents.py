@@ -20,6 +20,7 @@ from jobsight.findings.reported import (
     FittedRequest,
     ReportedFinding,
     WorkEffect,
+    add_address,
     format_amount,
 )
 from jobsight.model import RunReference
@@ -252,6 +253,22 @@ def test_a_pdf_has_the_findings_first(store: Store) -> None:
     assert pdf.startswith(b"%PDF-")
     page = render_html(document)
     assert page.index("A title") < page.index("never used") < page.index("Cluster")
+
+
+def test_findings_link_to_their_pages(store: Store, tmp_path: Path) -> None:
+    report = report_of(store, "gpus:2")
+    report.findings = [finding_of("A title", "A text", "#SBATCH -G1")]
+    command = "jobsight findings help gpu-not-used"
+    assert command in render_html(build_document(report))
+    assert squeezed(command) in squeezed(pdf_text(render_pdf(build_document(report)), tmp_path))
+    add_address(report.findings, "https://jobs.example.org")
+    document = build_document(report)
+    address = "https://jobs.example.org/findings/gpu-not-used"
+    assert f'<a href="{address}"' in render_html(document)
+    assert command not in render_html(document)
+    pdf = render_pdf(document)
+    assert squeezed("What gpu-not-used means") in squeezed(pdf_text(pdf, tmp_path))
+    assert f"/URI({address})".encode() in pdf
 
 
 def test_hostile_text_stays_text(store: Store, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from jobsight.findings.finding import Cost, Evidence
-from jobsight.findings.reported import Amount, ReportedFinding
+from jobsight.findings.reported import Amount, ReportedFinding, add_address
 from jobsight.model import Coverage
 from jobsight.reports.terminal import (
     MIN_WIDTH,
@@ -166,6 +166,18 @@ def test_all_findings_are_shown_in_full_on_request() -> None:
     assert "Finding 7" in text
     assert "more finding" not in text
     assert "eighty characters." in text
+
+
+def test_the_pages_of_findings_are_named_below_them() -> None:
+    made = _findings()
+    assert "Help: jobsight findings help kind-1 kind-2 kind-3" in report_text(made)
+    assert "kind-7" not in report_text(made)
+    add_address(made.findings, "https://jobs.example.org/a-directory-with-a-rather-long-name/")
+    text = report_text(made)
+    # An address that is cut or folded cannot be opened.
+    address = "https://jobs.example.org/a-directory-with-a-rather-long-name/findings/kind-5"
+    assert f"  Help: {address}" in text.splitlines()
+    assert "jobsight findings help" not in text
 
 
 @given(st.text(max_size=200))

@@ -29,6 +29,7 @@ from jobsight.config import paths
 from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError, StoreError
+from jobsight.findings.reported import add_address
 from jobsight.model import RunReference
 from jobsight.reports.report import JobReport
 from jobsight.transport.http import Peer, request
@@ -103,6 +104,7 @@ def report(  # noqa: PLR0913 -- a command's parameters are its options
         built = _from_login(login, wanted)
     else:
         built = find_report(location, wanted, settings, record=True)
+    add_address(built.findings, settings.mail.url if login is None else login.url)
     if pdf or html or plots:
         from jobsight.cli.report_files import write_files
 

@@ -3,8 +3,9 @@ Imports nothing of the store: a report that comes from a server is shown without
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, Protocol
+from urllib.parse import quote
 
 import msgspec
 
@@ -43,6 +44,8 @@ class ReportedFinding(msgspec.Struct, kw_only=True):
     figures: dict[str, str]
     #: Kinds of findings with the same cause, which are not listed on their own.
     explains: tuple[str, ...]
+    #: The page that explains it: an address, or its path where that of the server is not known.
+    help: str = ""
     #: When the rule first held, and when the finding last changed.
     first: Time
     last: Time
@@ -144,6 +147,30 @@ def fits_text(fitted: Sequence[FittedRequest]) -> str:
     resources = [_RESOURCES.get(each.resource, each.resource) for each in fitted]
     listed = " and ".join(filter(None, (", ".join(resources[:-1]), resources[-1])))
     return f"The request fits: {listed}."
+
+
+class HasHelp(Protocol):
+    """A finding, or a group of findings of one kind."""
+
+    kind: str
+    help: str
+
+
+def help_path(kind: str) -> str:
+    """The path of the page that explains a kind of findings, on each server of jobsight."""
+    return f"/findings/{quote(kind, safe='')}"
+
+
+def add_address(findings: Iterable[HasHelp], pages: str | None) -> None:
+    """Complete the paths of help pages with the address of the pages, if it is known."""
+    if pages:
+        for each in findings:
+            each.help = pages.rstrip("/") + help_path(each.kind)
+
+
+def help_address(finding: HasHelp) -> str:
+    """The address of the page, for a link; empty where only the path is known."""
+    return finding.help if "://" in finding.help else ""
 
 
 def format_cost(cost: Cost, amounts: Sequence[Amount] = ()) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from jobsight.config.settings import PriceSettings
 from jobsight.findings.costs import from_stored, price, stored_weight, to_stored
 from jobsight.findings.finding import SEVERITIES, Finding, Verdict
-from jobsight.findings.reported import NO_PRICES, ReportedFinding
+from jobsight.findings.reported import NO_PRICES, ReportedFinding, help_path
 from jobsight.store.findings.rows import FindingRow
 from jobsight.store.findings.write import NewFinding
 from jobsight.store.store import Store
@@ -47,6 +47,7 @@ def from_row(row: FindingRow, prices: Mapping[str, PriceSettings] = NO_PRICES) -
         evidence=finding.evidence,
         figures=finding.figures,
         explains=finding.explains,
+        help=help_path(row.kind),
         first=row.first,
         last=row.last,
         reply_user=row.reply_user,

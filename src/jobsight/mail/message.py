@@ -13,6 +13,7 @@ import msgspec
 
 from jobsight.config.settings import MailSettings
 from jobsight.errors import ConfigError
+from jobsight.findings.reported import add_address
 from jobsight.mail.request import Event, MailRequest
 from jobsight.reports.document import DocumentTable, build_document
 from jobsight.reports.html import render_html
@@ -125,6 +126,7 @@ def _of_run(
     settings: MailSettings, said: str, report: JobReport, last: list[tuple[str, str]]
 ) -> tuple[str, str]:
     url = run_url(settings, report.run)
+    add_address(report.findings, pages_url(settings))
     plain = f"{said}\n\n{report_text(report, WIDTH)}"
     if url:
         plain += f"\n{url}\n"
@@ -138,6 +140,7 @@ def _of_several(
     report: SubjectReport,
     last: list[tuple[str, str]],
 ) -> tuple[str, str]:
+    add_address(report.findings, pages_url(settings))
     document = subject_document(report)
     plain = "\n".join([*said, "", document_text(document, WIDTH)])
     lead = said[0] if len(said) == 1 else ""

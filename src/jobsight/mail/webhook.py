@@ -22,7 +22,9 @@ import msgspec
 from jobsight.config.settings import MailSettings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.findings.finding import SEVERITIES
+from jobsight.findings.reported import add_address
 from jobsight.findings.stored import from_row
+from jobsight.mail.message import pages_url
 from jobsight.mail.working_days import is_working_day
 from jobsight.model import SECOND, Run
 from jobsight.store.checkpoints import Checkpoint, read_checkpoint, set_checkpoint
@@ -64,6 +66,8 @@ class AlertedFinding(msgspec.Struct, kw_only=True):
     title: str
     text: str
     change: str
+    #: The page that explains it; its path if `mail.url` is not set.
+    help: str
     cost: dict[str, float | None]
 
 
@@ -139,7 +143,7 @@ class WebhookSender:
         alert = Alert(
             id=f"{first.first}-{first.run_id}-{first.kind}",
             time=datetime.fromtimestamp(now // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            findings=[_alerted(each) for each in found],
+            findings=[_alerted(each, pages_url(self._settings)) for each in found],
         )
         body, moment = encode_json(alert), str(now // SECOND)
         headers = {
@@ -167,8 +171,9 @@ def _position(checkpoint: Checkpoint) -> AgePosition:
     return AgePosition(checkpoint.value, int(run) if run.isdecimal() else _LAST_RUN, kind)
 
 
-def _alerted(listed: ListedFinding) -> AlertedFinding:
+def _alerted(listed: ListedFinding, pages: str | None) -> AlertedFinding:
     row, finding = listed.finding, from_row(listed.finding)
+    add_address([finding], pages)
     return AlertedFinding(
         kind=row.kind,
         severity=SEVERITIES[row.severity],
@@ -179,6 +184,7 @@ def _alerted(listed: ListedFinding) -> AlertedFinding:
         title=finding.title,
         text=finding.text,
         change=finding.change,
+        help=finding.help,
         cost=row.hours(),
     )
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from jobsight.findings.reported import FittedRequest, fits_text
+from jobsight.findings.reported import FittedRequest, fits_text, help_address
 from jobsight.reports.build import has_steps
 from jobsight.reports.report import JobReport, StepRow, group_title, quality_text, tone_of
 from jobsight.reports.terminal import gauges
@@ -67,6 +67,8 @@ class DocumentFinding(msgspec.Struct, frozen=True):
     text: str
     change: str
     cost: str
+    #: The address of the page that explains it; empty if it is not known.
+    help: str = ""
 
 
 class DocumentSection(msgspec.Struct, frozen=True):
@@ -135,6 +137,7 @@ def build_document(report: JobReport, *, now: int | None = None) -> Document:
                 text=shown_text(each.text),
                 change=shown_text(each.change) if each.change else "",
                 cost=each.cost_text,
+                help=help_address(each),
             )
             for each in report.findings
             if each.holds

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from jobsight.findings.reported import format_amount
+from jobsight.findings.reported import format_amount, help_address
 from jobsight.reports.build import JobRow
 from jobsight.reports.document import (
     Document,
@@ -35,6 +35,7 @@ from jobsight.reports.terminal import (
     TONE_STYLES,
     finding_title,
     fit,
+    help_lines,
 )
 from jobsight.util.units import (
     UNKNOWN,
@@ -110,6 +111,7 @@ def _finding(group: FindingGroup, report: SubjectReport) -> DocumentFinding:
         text=f"{where}{shown_text(group.text)}",
         change=shown_text(group.change) if group.change else "",
         cost=", ".join(filter(None, (_runs_text(group.runs), group.cost_text))),
+        help=help_address(group),
     )
 
 
@@ -422,6 +424,7 @@ def _lines(document: Document, width: int, blocks: bool) -> Iterator[Text]:
     yield Text(("─" if blocks else "-") * width)
     for finding in document.findings:
         yield from _finding_lines(finding, width)
+    yield from help_lines([(each.kind, each.help) for each in document.findings], width)
     if document.no_findings:
         yield Text(document.no_findings, style="green")
     for section in document.sections:

@@ -68,6 +68,8 @@ class FindingGroup(msgspec.Struct, kw_only=True):
     user: str
     text: str
     change: str
+    #: The page that explains the kind: an address, or its path.
+    help: str = ""
 
     @property
     def cost_text(self) -> str:
@@ -148,6 +150,7 @@ def _finding_group(
         user=row.user,
         text=finding.text,
         change=finding.change,
+        help=finding.help,
     )
 
 

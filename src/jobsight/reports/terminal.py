@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobsight.findings.reported import ReportedFinding, fits_text
+from jobsight.findings.reported import ReportedFinding, fits_text, help_address
 from jobsight.reports.build import has_steps, total
 from jobsight.reports.gpu import MANY, conspicuous_first, gpu_groups, gpu_remark, gpu_tone
 from jobsight.reports.report import (
@@ -76,12 +76,13 @@ def print_report(
     """Print a report; colours and block characters only where the console is a terminal."""
     console = console or Console(highlight=False)
     rendered = render_report(report, console, all_rows=all_rows)
+    # The address of a help page may be longer than the line, and must not be cropped.
     if console.is_terminal:
-        console.print(rendered, highlight=False)
+        console.print(rendered, highlight=False, crop=False)
         return
     # Remove the spaces that fill the lines of a table.
     with console.capture() as captured:
-        console.print(rendered, highlight=False)
+        console.print(rendered, highlight=False, crop=False)
     for line in captured.get().splitlines():
         console.file.write(f"{line.rstrip()}\n")
 
@@ -215,6 +216,22 @@ def _findings(report: JobReport, width: int, all_rows: bool) -> Iterator[Text]:
     if len(shown) < len(findings):
         more = len(findings) - len(shown)
         yield Text(f"  {more} more finding{'s' * (more > 1)} (--all shows them)", style="dim")
+    yield from help_lines([(each.kind, help_address(each)) for each in shown], width)
+
+
+def help_lines(kinds: Iterable[tuple[str, str]], width: int) -> Iterator[Text]:
+    """Where kinds of findings are explained: their addresses, else the command that does it."""
+    known = dict(kinds)
+    for address in filter(None, known.values()):
+        # Not cut: it is there to be opened.
+        yield Text(f"  Help: {address}", style="dim", no_wrap=True, overflow="ignore")
+    names = [readable_text(kind) for kind, address in known.items() if not address]
+    if names:
+        command = " ".join(["jobsight findings help", *names])
+        lines = textwrap.wrap(
+            f"Help: {command}", width - 2, break_on_hyphens=False, subsequent_indent="  "
+        )
+        yield from (Text(f"  {line}", style="dim") for line in lines)
 
 
 def finding_title(mark: str, title: str, cost: str, width: int, style: str) -> Text:

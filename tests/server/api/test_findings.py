@@ -69,6 +69,12 @@ def test_the_list_has_the_highest_cost_first(client: TestClient) -> None:
     }
     assert first["finding"]["prices"] == [{"amount": pytest.approx(80.0), "unit": "EUR"}]
     assert first["finding"]["change"] == "#SBATCH --mem=5G"
+    assert first["finding"]["help"] == f"/findings/{first['finding']['kind']}"
+
+
+def test_a_downloaded_report_links_to_the_pages_of_its_findings(client: TestClient) -> None:
+    page = client.get("/api/v1/jobs/13/report.html").text
+    assert f'<a href="http://127.0.0.1/findings/{KIND}"' in page
 
 
 @pytest.mark.parametrize(

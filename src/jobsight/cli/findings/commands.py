@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jobsight.cli.arguments import CommandParser, Subcommand, run_group
 from jobsight.cli.findings.effect import add_effect_options, effect
+from jobsight.cli.findings.help import add_help_options, explain_kinds
 from jobsight.cli.findings.listing import (
     add_list_options,
     add_summary_options,
@@ -48,6 +49,7 @@ COMMANDS = {
     "update": Subcommand(update, add_update_options),
     "test": Subcommand(try_rules, add_test_options),
     "effect": Subcommand(effect, add_effect_options),
+    "help": Subcommand(explain_kinds, add_help_options),
 }
 
 

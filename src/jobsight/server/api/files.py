@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobsight.access.policy import visibility_of
+from jobsight.findings.reported import add_address
 from jobsight.findings.service import FindingsService
 from jobsight.reports.pending import find_report
 from jobsight.reports.report import JobReport
@@ -97,13 +98,16 @@ def create_router(
     )
 
     def report_of(request: Request, run: str) -> JobReport:
-        return find_report(
+        report = find_report(
             store,
             parse_reference(run),
             visibility=visibility_of(request),
             clock=clock,
             prices=findings.prices,
         )
+        # A file is opened elsewhere: a path would lead nowhere.
+        add_address(report.findings, str(request.base_url))
+        return report
 
     @router.get("/report.pdf", responses=file_replies("application/pdf", binary=True))
     async def report_pdf(request: Request, run: RunText) -> Response:
