@@ -28,6 +28,7 @@ from jobsight.findings.history import (
 )
 from jobsight.findings.packed import encode_figures
 from jobsight.findings.recommendations import recommendations
+from jobsight.findings.texts import show
 from jobsight.findings.vocabulary import FigureSet
 from jobsight.model import SECOND, Coverage, JobInfo
 from jobsight.store.history import ProgramUse, Wait
@@ -284,6 +285,21 @@ def test_a_running_run_has_an_expected_end(store: Store) -> None:
     assert isinstance(start, float)
     assert end - start == pytest.approx(2 * HOUR)
     assert figures.values["history.expected_late"] == pytest.approx(HOUR)
+
+
+def test_an_expected_end_has_a_band(store: Store) -> None:
+    for tenths in range(11):
+        _run(store, seconds=2 * HOUR + tenths * 360)
+    running = {"cpus": 32, "state": "RUNNING", "end": None, "time_limit": HOUR * SECOND}
+    figures = _run(store, seconds=1800, cpu=32 * 1800, **running)
+    start = figures.values["run.start"]
+    assert isinstance(start, float)
+    names = ("earliest", "end", "latest")
+    times = [figures.values[f"history.expected_{name}"] for name in names]
+    assert times == pytest.approx([start + 2 * HOUR + each * 360 for each in (1, 5, 9)])
+    [found] = [each for each in RuleSet.load().findings(figures) if each.kind == "time-limit-ahead"]
+    earliest, _, latest = (show(time, "time") for time in times)
+    assert f"between {earliest} and {latest}." in found.text
 
 
 def test_the_tasks_of_an_array_are_split(store: Store) -> None:

@@ -502,7 +502,7 @@ def _add_expected_end(data: RunData, figures: FigureSet, past: Sequence[PastFigu
         return
     completed = [run for run in past if run.run.state == _COMPLETED][-_PHASE_RUNS:]
     if len(completed) < _MIN_PHASE_RUNS:
-        for name in ("end", "late"):
+        for name in ("end", "earliest", "latest", "late"):
             reason = "fewer than three earlier runs have completed"
             figures.unknown[f"history.expected_{name}"] = reason
         return
@@ -511,8 +511,12 @@ def _add_expected_end(data: RunData, figures: FigureSet, past: Sequence[PastFigu
         (data.state.elapsed or 0) / SECOND,
         [(_read_phases(run.values.get("history.phases")), run.seconds) for run in completed],
     )
-    end = data.start / SECOND + statistics.median(expected)
+    start = data.start / SECOND
+    end = start + statistics.median(expected)
     figures.set("history.expected_end", end)
+    tenths = statistics.quantiles(expected, n=10, method="inclusive")
+    figures.set("history.expected_earliest", start + tenths[0])
+    figures.set("history.expected_latest", start + tenths[-1])
     if data.info.time_limit:
         limit = (data.start + data.info.time_limit) / SECOND
         figures.set("history.expected_late", end - limit)

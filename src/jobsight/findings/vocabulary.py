@@ -214,6 +214,8 @@ _TABLE: Final = (
     Figure("history.slower_runs", "count", "history", "Runs since then"),
     Figure("history.slower_change", "text", "history", "What else changed at that time"),
     Figure("history.expected_end", "time", "history", "End expected from earlier runs"),
+    Figure("history.expected_earliest", "time", "history", "Its 10 % quantile over these runs"),
+    Figure("history.expected_latest", "time", "history", "Its 90 % quantile over these runs"),
     Figure("history.expected_late", "duration", "history", "That end after the time limit"),
     Figure("history.near_limit_share", "share", "history", "Runs within 5 % of the memory limit"),
     Figure("history.others_cpu_share", "share", "history", "Median CPU share of other users"),
