@@ -392,6 +392,22 @@ def test_a_heat_map_has_a_row_for_each_node_and_marks_those_of_a_finding() -> No
     assert BAD not in plain.data.decode()
 
 
+@pytest.mark.parametrize("width", [WIDTH, HALF])
+def test_runs_of_any_length_have_some_ticks(width: float) -> None:
+    """matplotlib warns if it finds no interval, and a warning is an error here."""
+    lengths = [0.3, 0.8, *(1.17**power for power in range(124))]
+    assert lengths[-1] > 5 * 365 * 86400
+    for length in lengths:
+        _, axes = new_figure(width, 2.0)
+        start = 1_790_000_000.0
+        axes.plot(dates(np.array([start, start + length])), [0.0, 1.0])
+        finish(axes, "cpu", "CPUs")
+        shown_ticks = axes.xaxis.get_major_locator()()
+        low, high = axes.get_xlim()
+        inside = [tick for tick in shown_ticks if low <= tick <= high]
+        assert 1 <= len(inside) <= 9, (length, len(inside))
+
+
 def test_ticks_of_small_shares_differ() -> None:
     """They are not all below 0.01 %."""
     ticks = [0.0, 0.00002, 0.00004, 0.01, 0.02, 0.3]

@@ -442,8 +442,9 @@ def finish(axes: Axes, name: str, title: str, pad: float = 6.0) -> None:
 
 def _locate(axes: Axes) -> None:
     narrow = axes.get_figure().get_figwidth() < WIDTH - 1  # type: ignore[union-attr]
-    # With more ticks at least, the locator finds no interval for some ranges, such as five hours.
-    least, most = (2, 5) if narrow else (3, 8)
+    most = 5 if narrow else 8
+    # With more at least, no interval might fit: below hours, one of 30 minutes is the longest.
+    least = (most - 1) // 2
     locator = AutoDateLocator(tz=UTC, minticks=least, maxticks=most)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
