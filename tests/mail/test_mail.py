@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from jobsight.cli.main import main
 from jobsight.config.settings import MailSettings, PriceSettings
 from jobsight.errors import JobsightError
+from jobsight.findings.finding import Finding
 from jobsight.findings.stored import to_row
 from jobsight.mail.message import About, build_message
 from jobsight.mail.queue import MAX_SIZE, MailQueue
@@ -35,6 +36,8 @@ from jobsight.mail.request import (
 )
 from jobsight.mail.worker import MailWorker
 from jobsight.model import SECOND, JobInfo, RunReference
+from jobsight.store.findings.due import unjudged_runs
+from jobsight.store.findings.write import Judged, store_judged
 from jobsight.store.store import Store
 from tests.findings.judge import found
 from tests.mail.mailbox import Mailbox
@@ -439,6 +442,51 @@ def test_a_mail_of_a_job_of_ten_years_ago_has_its_times(
         assert re.search(r"Started 2016-\d\d-\d\d \d\d:\d\d:\d\d", text)
         assert re.search(r"Ended 2016-", text)
         assert "CPU time: exact" in text
+
+
+def judge(store: Store, reference: str) -> None:
+    """Judge a run, with one finding."""
+    found = Finding(kind="cpus-unused", severity="warning", title="CPUs were held", text="Idle.")
+    run_id = store.find(RunReference.parse(reference)).id
+    (run,) = [each for each in unjudged_runs(store.database, 1000) if each.id == run_id]
+    made = Judged(run.id, run.changes, run.owner, None, (to_row(found),))
+    store_judged(store.database, [made], NOW)
+
+
+@pytest.mark.parametrize("kind", ["run", "array", "het"])
+def test_a_mail_waits_for_the_findings(
+    store: Store, settings: MailSettings, mailbox: Mailbox, kind: str
+) -> None:
+    make = sample.Maker()
+    make.job_id, make.sequence = 69, 3000
+    more: dict[str, Any] = {"source": "slurm"}
+    made = request(HET, SLURM_JOB_ID="70")
+    if kind == "array":
+        more |= {"array_job_id": 70, "array_task_id": 0}
+        made = task_request(0, 1)
+        made.array_job_id = 70
+    elif kind == "het":
+        more |= {"het_job_id": 70, "het_offset": 0}
+    for batch in make.job(lambda _: (1.0, 2e7, 0.0), length=9, ago=10, **more):
+        assert store.write(batch, received=batch.written)
+    worker = MailWorker(store, settings, clock=later(1), judging=True)
+    worker.queue.put(made)
+    assert worker.once() == (0, 1, 0)
+    judge(store, "local:70")
+    assert worker.once().sent == 1
+    # What is judged late, or never, is not waited for for ever.
+    for batch in make.job(lambda _: (1.0, 2e7, 0.0), length=9, ago=10, source="slurm"):
+        assert store.write(batch, received=batch.written)
+    worker.queue.put(request(HET.replace("=70 ", "=71 "), SLURM_JOB_ID="71"))
+    assert worker.once() == (0, 1, 0)
+    assert MailWorker(store, settings, clock=later(130), judging=True).once().sent == 1
+    # A server that judges nothing does not wait.
+    worker.queue.put(request(HET.replace("=70 ", "=71 "), SLURM_JOB_ID="71"))
+    assert MailWorker(store, settings, clock=later(1)).once().sent == 1
+    for part in ("plain", "html"):
+        body = mailbox.received[0].get_body((part,))
+        assert body is not None
+        assert "CPUs were held" in body.get_content()
 
 
 def test_one_refused_recipient_does_not_keep_back_the_others(

@@ -536,7 +536,7 @@ class MailSettings(msgspec.Struct, kw_only=True):
     domain: str | None = None
     #: Address of the pages, for links.
     url: str | None = None
-    #: Seconds to wait for the last figures of an ended run.
+    #: Seconds to wait for the last figures of an ended run, and for its findings.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 120.0
     #: Seconds for which the mail about tasks of an array waits for the end of its other tasks.
     array_wait: Annotated[float, msgspec.Meta(ge=0, le=604_800)] = 3600.0

@@ -1,12 +1,13 @@
 """Sends what is in the queue: one round, and the background worker of ``jobsight serve``.
 
-A request about the end of a job waits until the job's nodes have reported it, or for ``mail.wait``
-seconds; one about a heterogeneous job waits for all of its components. Requests about tasks of one
-array are joined to one message, which waits for the end of the array, or for ``mail.array_wait``
-seconds. A message that the mail server does not accept for now stays in the queue, and its
-recipient is not tried for a while. If the server cannot be reached, the round ends: the others
-would fail for the same reason. A message that it rejects for good is set aside. If the recipient is
-the reason, or a bounce says so, mails to it are paused.
+A request about the end of a job waits until the job's nodes have reported it and it was judged, so
+that the mail has its findings, or for ``mail.wait`` seconds; one about a heterogeneous job waits
+for all of its components. Requests about tasks of one array are joined to one message, which waits
+for the end of the array, or for ``mail.array_wait`` seconds. A message that the mail server does
+not accept for now stays in the queue, and its recipient is not tried for a while. If the server
+cannot be reached, the round ends: the others would fail for the same reason. A message that it
+rejects for good is set aside. If the recipient is the reason, or a bounce says so, mails to it are
+paused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from jobsight.config.settings import MailSettings, PriceSettings
+from jobsight.config.settings import FindingsSettings, MailSettings, PriceSettings
 from jobsight.errors import JobsightError, StoreError
 from jobsight.findings.reported import NO_PRICES
 from jobsight.mail.bounce import HEADER
@@ -40,6 +41,7 @@ from jobsight.model import NODE_SOURCES, SECOND, RunReference
 from jobsight.reports.pending import find_info, find_report
 from jobsight.reports.report import JobReport
 from jobsight.reports.subject import Period, SubjectReport, array_report, period_report
+from jobsight.store.findings.due import is_judged
 from jobsight.store.findings.shown import Shown, record_shown
 from jobsight.store.mail import (
     REFUSED,
@@ -89,12 +91,15 @@ class MailWorker:
         monotonic: Callable[[], float] = time.monotonic,
         sender: Callable[[MailSettings], Sender] = Sender,
         prices: Mapping[str, PriceSettings] = NO_PRICES,
+        judging: bool = False,
     ) -> None:
+        """``judging``: a run is judged soon after its end, and its mail waits for the findings."""
         # A wrong setting is an error at the start, not at the first mail.
         pages_url(settings)
         self.queue = MailQueue(Path(settings.queue).expanduser())
         self._store = store
         self._prices = prices
+        self._judging = judging
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
@@ -297,7 +302,8 @@ class MailWorker:
         count = request.array_task_count or 0
         ended = report is not None and not report.is_open and report.states_of >= count
         if complete:
-            due = (ended and report is not None and not report.unreported) or newest >= wait
+            known = ended and report is not None and self._is_final(report)
+            due = known or newest >= wait
         else:
             # With --mail-type=FAIL there are no requests about the other tasks.
             due = (ended and newest >= wait) or oldest >= self._settings.array_wait
@@ -338,12 +344,21 @@ class MailWorker:
             if several is not None:
                 # Only the scheduler knows all components.
                 known = info.source not in NODE_SOURCES
-                ended = known and not several.is_open and not several.unreported
+                ended = known and not several.is_open and self._is_final(several)
                 return About(several=several), request.event != "end" or ended
             run = find_report(self._store, reference, prices=self._prices, clock=self._clock)
         except StoreError:
             return About(), False
-        return About(run=run), request.event != "end" or _has_ended(run)
+        ended = _has_ended(run) and self._is_judged(run.cluster, run.job_id)
+        return About(run=run), request.event != "end" or ended
+
+    def _is_final(self, report: SubjectReport) -> bool:
+        """Whether nothing more is expected of the runs that have ended."""
+        cluster, job_id = report.cluster or "", int(report.subject)
+        return not report.unreported and self._is_judged(cluster, job_id)
+
+    def _is_judged(self, cluster: str, job_id: int) -> bool:
+        return not self._judging or is_judged(self._store.database, cluster, job_id)
 
     def _array(self, request: MailRequest) -> SubjectReport | None:
         assert request.array_job_id is not None
@@ -374,13 +389,11 @@ def _is_complete(group: list[QueuedMail]) -> bool:
     return len(tasks) >= (group[0].request.array_task_count or len(tasks) + 1)
 
 
-def mailing(
-    store: Store, settings: MailSettings, prices: Mapping[str, PriceSettings] = NO_PRICES
-) -> PeriodicWorker:
+def mailing(store: Store, settings: MailSettings, findings: FindingsSettings) -> PeriodicWorker:
     """A thread that sends the mails of the queue every ``mail.interval`` seconds."""
     # A wrong setting is an error at the start.
     holidays(settings)
-    worker = MailWorker(store, settings, prices=prices)
+    worker = MailWorker(store, settings, prices=findings.prices, judging=findings.interval > 0)
     digests = DigestSchedule(store, worker.queue, settings)
 
     def work(stopped: threading.Event) -> None:

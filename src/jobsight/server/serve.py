@@ -281,7 +281,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
         if settings.mail.interval:
             from jobsight.mail.worker import mailing
 
-            stack.enter_context(mailing(store, settings.mail, settings.findings.prices))
+            stack.enter_context(mailing(store, settings.mail, settings.findings))
         if settings.mail.webhook.url:
             from jobsight.mail.webhook import alerting
 

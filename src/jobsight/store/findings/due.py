@@ -111,6 +111,13 @@ def is_open(database: Database, array: Array) -> bool:
         return bool(transaction.execute(SQL["is_array_open"], values).fetchone()[0])
 
 
+def is_judged(database: Database, cluster: str, job_id: int) -> bool:
+    """Whether all runs of a job, array or heterogeneous job were judged since they changed."""
+    values = {"cluster": cluster, "job_id": job_id}
+    with database.query() as transaction:
+        return not transaction.execute(SQL["is_job_unjudged"], values).fetchone()[0]
+
+
 def judged_tasks(database: Database, array: Array, limit: int) -> list[tuple[DueRun, bytes]]:
     """The ended tasks of an array with their encoded figures, by id."""
     statement = SQL["judged_tasks"].replace(":columns", _COLUMNS)

@@ -38,6 +38,16 @@ SELECT CASE WHEN EXISTS (
             AND (name = :name OR name LIKE :tasks ESCAPE '!'))
     THEN 1 ELSE 0 END
 
+-- A run of a job, array or heterogeneous job has changed since it was judged.
+-- name: is_job_unjudged
+SELECT CASE WHEN EXISTS (
+        SELECT 1 FROM runs
+        WHERE unjudged AND cluster = :cluster
+            AND (job_id = :job_id OR array_job_id = :job_id OR het_job_id = :job_id)
+            AND NOT EXISTS (
+                SELECT 1 FROM dead_letters WHERE kind = 'finding' AND key = CAST(runs.id AS TEXT)))
+    THEN 1 ELSE 0 END
+
 -- name: judged_tasks
 SELECT :columns, run_figures.data FROM runs JOIN run_figures ON run_figures.run_id = runs.id
 WHERE runs.array_job_id = :array_job_id AND runs.cluster = :cluster AND runs."end" IS NOT NULL
