@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from jobsight.findings.finding import Cost
 from jobsight.findings.reported import Amount, format_cost
 from jobsight.reports.report import describe_state
+from jobsight.text import readable_text
 from jobsight.util.units import (
     format_bytes,
     format_cores,
@@ -41,7 +42,7 @@ NOT_WRITTEN: Final = re.compile(
     r"|gpu\.(coverage|measure|text|notes).*|gpus\..*|(properties|links).*"
     # Of several runs. Points are drawn.
     r"|points\..*|trend\..*|usage\..*|unreported|runs|measured\.(ended|runs)"
-    r"|scripts\.(key|user|runs|failed|core_hours_held|run|fitted\.(resource|option|fits))"
+    r"|scripts\.(key|user|runs|failed|core_hours_held|run|fitted\..*)"
     r"|outliers\.(run|figure|value|median)|totals\.prices\..*"
     r"|(largest|failures)\.(?!display_id|name|elapsed_seconds|requested_cpus|cpu_share"
     r"|memory_share|state_name).*"
@@ -54,6 +55,8 @@ NOT_IN: Final = {
         r"|scheduler\.reason"
     ),
     "terminal": re.compile(r"run|executables\.failures|submit"),
+    # As on a terminal without --all, long sentences of findings are left out.
+    "narrow terminal": re.compile(r"run|executables\.failures|submit|findings\.text"),
 }
 #: Counts that are written if there is something to tell.
 _IF_ANY: Final = re.compile(r"memory\.(oom_kills|swap_peak_bytes)|cpu\.overhead_seconds")
@@ -112,7 +115,7 @@ def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
 
 
 def told_values(report: dict[str, Any], rendering: str) -> list[Told]:
-    """What a rendering, "terminal" or "document", has to say of a report of one or more runs."""
+    """What a rendering of :data:`NOT_IN` has to say of a report of one or more runs."""
     found = []
     special = ("distributions", "states", "measured")
     for path, value in leaves({name: each for name, each in report.items() if name not in special}):
@@ -151,7 +154,7 @@ def written(path: str, value: Any) -> str:
         return format_cores(value)
     if isinstance(value, (int, float)):
         return format_count(value)
-    return str(value)
+    return readable_text(value)
 
 
 _DISTRIBUTED: Final = {
@@ -170,6 +173,11 @@ def _sums(report: dict[str, Any]) -> Iterator[Told]:
         cost = format_cost(Cost(**finding["cost"]), prices)
         if cost:
             yield Told("findings.cost", cost)
+    for script in report.get("scripts", []):
+        # What differs from the request, or that all of it fits.
+        others = [each["text"] for each in script["fitted"] if not each["fits"]]
+        for text in others or ["The request fits: "] * bool(script["fitted"]):
+            yield Told("scripts.fitted.text", text)
     for state, count in report.get("states", {}).items():
         yield Told(f"states.{state}", f"{count} {describe_state(state, None, None)}")
     for row in report.get("distributions", []):
@@ -209,7 +217,11 @@ def row_patterns(report: dict[str, Any]) -> Iterator[re.Pattern[str]]:
         for row in rows:
             cells = ["-" if row[name] is None else written(name, row[name]) for name in columns]
             # The name and the state of a run, the mark of an estimate, a further column.
-            gap = r"(?: [^|]{0,80}?)? ~?" if table in ("largest", "failures") else r" (?:\S+ )?~?"
+            gap = (
+                r"(?: [^|]{0,80}?)? ~?"
+                if table in ("largest", "failures")
+                else r" (?:\([^)]*\) )?(?:\S+ )?~?"
+            )
             joined = gap.join(re.escape(" ".join(cell.split())) for cell in cells)
             yield re.compile(rf"(?<!\S){joined}(?!\S)")
 
@@ -219,8 +231,16 @@ def words_of_page(page: str) -> str:
 
 
 def _is_cut(wanted: str, text: str) -> bool:
-    """Whether the beginning of a command is there: a narrow terminal has no more."""
-    cut = re.search(r"Command (.{20,}?)\.\.\.(?!\S)", text)
+    """Whether the beginning of a command is there: narrow or bounded, a report has no more."""
+    cuts = re.findall(r"Command (.{20,}?)\.\.\.(?!\S)", text)
+    return any(squeezed(wanted).startswith(squeezed(cut)) for cut in cuts)
+
+
+def _is_cut_row(wanted: str, text: str) -> bool:
+    """Whether the figures of a row are there behind the beginning of its name."""
+    figures = re.search(r" \d.*", wanted)
+    assert figures is not None
+    cut = re.search(rf"([A-Z][\w ]{{5,}})\.\.\.{re.escape(figures[0])}(?!\w|\.\d)", text)
     return cut is not None and wanted.startswith(cut[1])
 
 
@@ -234,6 +254,8 @@ def missing(report: dict[str, Any], rendering: str, text: str) -> list[str]:
         if re.search(rf"(?<![\w.]){re.escape(wanted)}(?!\w|\.\d)", text):
             continue
         if told.path == "command" and _is_cut(wanted, text):
+            continue
+        if told.path.startswith("distributions") and _is_cut_row(wanted, text):
             continue
         # A line may end anywhere in a long text, also within a word.
         if len(wanted) > _LONG and squeezed(wanted) in close:
