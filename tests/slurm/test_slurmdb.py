@@ -7,6 +7,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from pymysql.constants import ER
 
 from jobsight.cli.main import main
 from jobsight.config.settings import SlurmDatabaseSettings
@@ -91,27 +92,39 @@ def test_the_user_can_select_from_the_view_and_do_nothing_else(
         assert rows(connection, f"show tables from {DATABASE}") == [(VIEW,)]
         name = cluster.settings.name
         table = f"{DATABASE}.{name}_job_table"
-        for refused in (
-            f"select id_job from {table}",
-            f"select user from {DATABASE}.user_table",
-            f"insert into {DATABASE}.{VIEW} values (1, 1, 'x')",
-            f"update {DATABASE}.{VIEW} set job_name = 'x'",
-            f"delete from {DATABASE}.{VIEW}",
-            f"drop view {DATABASE}.{VIEW}",
-            f"create or replace view {DATABASE}.{VIEW} as select * from {table}",
-            f"show create view {DATABASE}.{VIEW}",
-            f"create table {DATABASE}.mine (a int)",
-            "create database mine",
-            "select user from mysql.user",
-            "create user other@localhost",
-            f"grant select on {DATABASE}.{VIEW} to slurm@127.0.0.1",
-            "set global max_connections = 1",
-            "select 1 into outfile '/tmp/jobsight-outfile'",
-            "flush tables",
-            "kill 1",
+        # A thread of another user, so that the answer is not that there is none.
+        ((thread,),) = as_root(
+            cluster, "select min(id) from information_schema.processlist where user = 'slurm'"
+        )
+        for refused, code in (
+            (f"select id_job from {table}", ER.TABLEACCESS_DENIED_ERROR),
+            (f"select user from {DATABASE}.user_table", ER.TABLEACCESS_DENIED_ERROR),
+            (f"insert into {DATABASE}.{VIEW} values (1, 1, 'x')", ER.TABLEACCESS_DENIED_ERROR),
+            (f"update {DATABASE}.{VIEW} set job_name = 'x'", ER.TABLEACCESS_DENIED_ERROR),
+            (f"delete from {DATABASE}.{VIEW}", ER.TABLEACCESS_DENIED_ERROR),
+            (f"drop view {DATABASE}.{VIEW}", ER.TABLEACCESS_DENIED_ERROR),
+            (
+                f"create or replace view {DATABASE}.{VIEW} as select * from {table}",
+                ER.TABLEACCESS_DENIED_ERROR,
+            ),
+            (f"show create view {DATABASE}.{VIEW}", ER.TABLEACCESS_DENIED_ERROR),
+            (f"create table {DATABASE}.mine (a int)", ER.TABLEACCESS_DENIED_ERROR),
+            ("create database mine", ER.DBACCESS_DENIED_ERROR),
+            ("select user from mysql.user", ER.TABLEACCESS_DENIED_ERROR),
+            ("create user other@localhost", ER.SPECIFIC_ACCESS_DENIED_ERROR),
+            (
+                f"grant select on {DATABASE}.{VIEW} to slurm@127.0.0.1",
+                ER.TABLEACCESS_DENIED_ERROR,
+            ),
+            ("set global max_connections = 1", ER.SPECIFIC_ACCESS_DENIED_ERROR),
+            ("select 1 into outfile '/tmp/jobsight-outfile'", ER.SPECIFIC_ACCESS_DENIED_ERROR),
+            ("flush tables", ER.SPECIFIC_ACCESS_DENIED_ERROR),
+            (f"kill {thread}", ER.KILL_DENIED_ERROR),
+            ("call mysql.AddGeometryColumn('a', 'b', 'c', 'd', 1)", ER.PROCACCESS_DENIED_ERROR),
         ):
-            with pytest.raises(pymysql.MySQLError):
+            with pytest.raises(pymysql.MySQLError) as answer:
                 rows(connection, refused)
+            assert answer.value.args[0] == code, refused
     capsys.readouterr()
     assert command("check") == 0
     assert "do nothing else" in capsys.readouterr().out
