@@ -24,6 +24,8 @@ from jobsight.mail.request import Bounce, MailRequest
 from jobsight.mail.subscriptions import Subscriptions
 from jobsight.mail.worker import MailWorker
 from jobsight.model import SECOND
+from jobsight.server.ingest import IngestCounts
+from jobsight.server.own_metrics import OwnMetrics
 from jobsight.software.rules import RuleSet
 from jobsight.software.worker import update
 from jobsight.store.mail import list_pauses, read_mail_log, refuse_recipient
@@ -120,6 +122,16 @@ def test_a_rule_of_the_mail_server_is_no_fault_of_the_recipient(
     assert worker.once() == (0, 0, 2)
     assert list_pauses(store.database, NOW) == []
     assert "relaying denied" in worker.queue.failures()[0][1]
+    own = OwnMetrics(store, IngestCounts(), mails=worker.counts).text()
+    assert 'jobsight_server_mails_total{status="rejected"} 2\n' in own
+    assert 'jobsight_server_mails_total{status="sent"} 0\n' in own
+    assert "jobsight_server_mail_queue 0\n" in own
+    worker.queue.put(began("ada"))
+    (worker.queue.directory / "1-x.json").write_text("no request")
+    assert worker.once().sent == 1
+    own = OwnMetrics(store, IngestCounts(), mails=worker.counts).text()
+    assert 'jobsight_server_mails_total{status="rejected"} 3\n' in own
+    assert 'jobsight_server_mails_total{status="sent"} 1\n' in own
 
 
 def test_a_mailbox_that_is_full_for_days_is_refused(store: Store, settings: MailSettings) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+from jobsight.agent.exporter import profile_plugin
 from jobsight.cli.main import COMMANDS
+from jobsight.prometheus import names
 from tests.prometheus.servers import promtool
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,7 @@ class Case(NamedTuple):
 
 
 AGENT = '{cluster="c",node="n"}'
+OUTPUT = '{cluster="c",node="n",output="http"}'
 CLUSTER = '{cluster="c"}'
 
 
@@ -67,6 +71,11 @@ CASES = {
         {f"jobsight_agent_push_failures_total{AGENT}": "0x50 3x70"},
     ),
     "JobsightAgentRemoteWriteDropped": grows(f"jobsight_agent_remote_write_dropped_total{AGENT}"),
+    "JobsightOutputLosesRecords": grows(f"jobsight_agent_output_lost_records_total{OUTPUT}"),
+    "JobsightOutputRecordsRefused": grows(f"jobsight_agent_output_refused_records_total{OUTPUT}"),
+    "JobsightOutputLosesSamples": grows(f"jobsight_agent_output_lost_samples_total{OUTPUT}"),
+    "JobsightProfileSamplesDropped": above(f"jobsight_profile_dropped_samples_total{AGENT}", 0, 5),
+    "JobsightProfileSamplesRefused": grows(f"jobsight_profile_refused_datagrams_total{AGENT}"),
     "JobsightVersionsDiffer": Case(
         {f'jobsight_agent_info{{node="n{n}",version="0.{n}"}}': "1x400" for n in (1, 2, 3)},
         {f'jobsight_agent_info{{node="n{n}",version="0.{n}"}}': "1x400" for n in (1, 2)},
@@ -117,6 +126,14 @@ CASES = {
     "JobsightCertificateEnds": above(
         "jobsight_server_certificate_end_time_seconds", 30 * 86400, 7 * 86400
     ),
+    "JobsightMailsRejected": Case(
+        {'jobsight_server_mails_total{status="rejected"}': "0x50 3x70"},
+        {
+            'jobsight_server_mails_total{status="rejected"}': "3x120",
+            'jobsight_server_mails_total{status="sent"}': "0+9x120",
+        },
+    ),
+    "JobsightMailQueueFills": above("jobsight_server_mail_queue", 9999, 10001),
     "JobsightRemoteWriteLost": grows("jobsight_server_remote_write_lost_total"),
     "JobsightRemoteWriteDropped": grows("jobsight_server_remote_write_dropped_total"),
     "JobsightRemoteWriteBehind": above("jobsight_server_remote_write_batches", 10, 1001),
@@ -172,25 +189,108 @@ def _test(alert: str, series: dict[str, str], at: int, *, fires: bool) -> dict[s
 
 def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
     assert {alert["alert"] for alert in alerts()} == CASES.keys()
+    checks = {
+        alert: [
+            _test(alert, case.fires, case.at, fires=True),
+            _test(alert, case.quiet, case.at, fires=False),
+        ]
+        for alert, case in CASES.items()
+    }
+    checked = run_checks(tmp_path, checks)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def run_checks(
+    directory: Path, checks: dict[str, list[dict[str, Any]]]
+) -> subprocess.CompletedProcess[str]:
+    """Let promtool check alerts, each with the rules that it needs: all of them for each check
+    would take most of the time."""
+    files = []
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    for alert, tests in checks.items():
+        rules = [
+            {"name": group["name"], "rules": [
+                rule for rule in group["rules"] if "record" in rule or rule["alert"] in alert.split()
+            ]} for group in groups
+        ]  # fmt: skip
+        name = alert.replace(" ", "-")
+        (directory / f"{name}.rules.yml").write_text(yaml.safe_dump({"groups": rules}))
+        file = directory / f"{name}.yml"
+        document = {
+            "rule_files": [f"{name}.rules.yml"], "evaluation_interval": "1m", "tests": tests
+        }  # fmt: skip
+        file.write_text(yaml.safe_dump(document))
+        files.append(str(file))
+    return promtool("test", "rules", *files)
+
+
+#: Families that count what is tried again.
+RETRIED = {"jobsight_profile_failed_sends_total"}
+
+
+def test_every_family_that_counts_a_loss_has_an_alert() -> None:
+    families = {**names.AGENT, **names.SERVER}
+    families |= {each.name: each for each in (profile_plugin.DROPPED, profile_plugin.REFUSED)}
+    families |= {profile_plugin.FAILED.name: profile_plugin.FAILED}
+    losses = re.compile(r"_(lost|dropped|refused|left_out|overruns|faults|errors|push_failures)")
+    counted = {name for name in families if losses.search(name)} - RETRIED
+    assert len(counted) >= 14
+    expressions = " ".join(str(alert["expr"]) for alert in alerts())
+    assert {name for name in counted if name not in expressions} == set()
+
+
+def worker_names() -> set[str]:
+    """Of all workers in the code; of those with a name by cluster or sink, the first part."""
+    found = {"server.remote_write"}
+    for file in (ROOT / "src/jobsight").rglob("*.py"):
+        found |= set(re.findall(r'PeriodicWorker\(\s*f?"([^"{]+)', file.read_text()))
+    return found
+
+
+def test_an_alert_is_about_each_worker_that_is_silent(tmp_path: Path) -> None:
+    workers = worker_names()
+    assert {"archive", "mail", "sink-", "statistics", "webhook", "scrape-"} <= workers
+    query = 'count(ALERTS{alertname=~"Jobsight(Worker|Archive)Silent",alertstate="firing"})'
     tests = []
-    for alert, case in CASES.items():
-        tests.append(_test(alert, case.fires, case.at, fires=True))
-        tests.append(_test(alert, case.quiet, case.at, fires=False))
-    file = tmp_path / "test.yml"
-    document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
-    file.write_text(yaml.safe_dump(document))
-    checked = promtool("test", "rules", str(file))
+    for name in workers:
+        series = {
+            worker(name, "success_age_seconds"): "777600x120",
+            "jobsight_server_remote_write_batches": "1x120",
+        }
+        tests.append(
+            {
+                "interval": "1m",
+                "input_series": [{"series": each, "values": v} for each, v in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": "60m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                ],
+            }
+        )
+    checked = run_checks(tmp_path, {"JobsightWorkerSilent JobsightArchiveSilent": tests})
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_an_idle_remote_write_is_not_silent(tmp_path: Path) -> None:
+    series = {
+        worker("server.remote_write", "success_age_seconds"): "777600x120",
+        "jobsight_server_remote_write_batches": "0x120",
+    }
+    tests = [_test("JobsightWorkerSilent", series, 60, fires=False)]
+    checked = run_checks(tmp_path, {"JobsightWorkerSilent": tests})
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_test_of_the_rules_can_fail(tmp_path: Path) -> None:
     """promtool takes an alert that does not fire for what it is: the wrong expectation."""
     case = CASES["JobsightDeadLetters"]
-    file = tmp_path / "test.yml"
     tests = [_test("JobsightDeadLetters", case.quiet, case.at, fires=True)]
-    document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
-    file.write_text(yaml.safe_dump(document))
-    assert promtool("test", "rules", str(file)).returncode != 0
+    checked = run_checks(tmp_path, {"JobsightDeadLetters": tests})
+    assert checked.returncode != 0
+    assert "FAILED" in checked.stdout + checked.stderr
 
 
 def test_every_command_in_an_alert_exists() -> None:

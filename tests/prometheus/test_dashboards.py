@@ -13,6 +13,7 @@ import yaml
 
 from deploy.grafana.generate import HERE, dashboards
 from deploy.grafana.rendering import Dashboard, render
+from jobsight.agent.exporter import profile_plugin
 from jobsight.agent.exporter.exporter import AgentMetrics, Exporter
 from jobsight.agent.exporter.http import Endpoint
 from jobsight.config.settings import MetricsSettings
@@ -25,7 +26,8 @@ from tests.agent.samplers.jobs import Job
 from tests.prometheus.servers import Prometheus, promtool, scraping, wait_for
 
 DEPLOY = HERE.parent / "prometheus"
-KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT, **names.SERVER, **FAMILIES}
+PLUGIN = {each.name: each for each in (profile_plugin.DROPPED, profile_plugin.REFUSED)}
+KNOWN = {**names.OWN, **names.PETRICORE, **names.AGENT, **names.SERVER, **FAMILIES, **PLUGIN}
 
 
 def expressions(dashboard: Dashboard) -> list[str]:

@@ -50,12 +50,24 @@ class QueuedMail(NamedTuple):
     request: MailRequest
 
 
+class MailCounts(msgspec.Struct):
+    """What became of the mails since the start of the server."""
+
+    sent: int = 0
+    #: Requests that the mail server rejected or did not accept for days, or that cannot be read.
+    rejected: int = 0
+    #: Requests in the queue at the end of the last round.
+    queued: int = 0
+
+
 class MailQueue:
     """The requests in a directory, the oldest first."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.failed = directory / "failed"
+        #: Requests that this process has set aside.
+        self.set_aside = 0
 
     def put(self, request: MailRequest, token: str | None = None) -> str:
         """Add a request and return its name; with a token, the same request has the same name."""
@@ -84,12 +96,15 @@ class MailQueue:
 
     def check_capacity(self, count: int) -> None:
         """Raise an error if the queue cannot hold so many requests more."""
-        held = sum(1 for _ in self._names())
+        held = self.count()
         if held + count > MAX_REQUESTS:
             raise QueueError(
                 f"the queue {self.directory} holds {held:,} mails and {count:,} more are too many; "
                 f"expected at most {MAX_REQUESTS:,}, and a running `jobsight serve` that sends them"
             )
+
+    def count(self) -> int:
+        return sum(1 for _ in self._names())
 
     def requests(self) -> list[QueuedMail]:
         """The requests; one that cannot be read is set aside."""
@@ -153,6 +168,7 @@ class MailQueue:
         return found
 
     def _set_aside(self, name: str, reason: str) -> None:
+        self.set_aside += 1
         self.failed.mkdir(mode=0o770, exist_ok=True)
         (self.failed / f"{name}.reason").write_text(
             f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {reason[:400]}\n"

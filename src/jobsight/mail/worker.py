@@ -26,7 +26,7 @@ from jobsight.findings.reported import NO_PRICES
 from jobsight.mail.bounce import HEADER
 from jobsight.mail.digest import DigestSchedule, for_coordinators, without_causes
 from jobsight.mail.message import About, build_message, pages_url, recipient
-from jobsight.mail.queue import MailQueue, QueuedMail
+from jobsight.mail.queue import MailCounts, MailQueue, QueuedMail
 from jobsight.mail.request import Bounce, MailRequest, is_address
 from jobsight.mail.sender import (
     MailDeferred,
@@ -106,11 +106,19 @@ class MailWorker:
         self._sender = sender
         #: The recipients that are refused for now.
         self._deferrals: dict[str, Backoff] = {}
+        self.counts = MailCounts()
         signs = settings.url or settings.bounces
         self._subscriptions = Subscriptions.of(settings) if signs else None
 
     def once(self, stopped: Callable[[], bool] = lambda: False) -> Round:
         """Send what is due; a mail server that accepts nothing raises :class:`JobsightError`."""
+        try:
+            return self._once(stopped)
+        finally:
+            self.counts.rejected = self.queue.set_aside
+            self.counts.queued = self.queue.count()
+
+    def _once(self, stopped: Callable[[], bool]) -> Round:
         self._read_bounces()
         sent = waiting = rejected = 0
         deferred: list[MailDeferred] = []
@@ -228,6 +236,7 @@ class MailWorker:
         sender.send(message, to)
         # The request is removed first: a mail that was sent must not be sent again.
         self._remove(group)
+        self.counts.sent += 1
         self._deferrals.pop(to.lower(), None)
         self._log(group, "sent")
         self._record_shown(requests[0], about)
@@ -389,11 +398,17 @@ def _is_complete(group: list[QueuedMail]) -> bool:
     return len(tasks) >= (group[0].request.array_task_count or len(tasks) + 1)
 
 
-def mailing(store: Store, settings: MailSettings, findings: FindingsSettings) -> PeriodicWorker:
+def mailing(
+    store: Store,
+    settings: MailSettings,
+    findings: FindingsSettings,
+    counts: MailCounts | None = None,
+) -> PeriodicWorker:
     """A thread that sends the mails of the queue every ``mail.interval`` seconds."""
     # A wrong setting is an error at the start.
     holidays(settings)
     worker = MailWorker(store, settings, prices=findings.prices, judging=findings.interval > 0)
+    worker.counts = counts or worker.counts
     digests = DigestSchedule(store, worker.queue, settings)
 
     def work(stopped: threading.Event) -> None:

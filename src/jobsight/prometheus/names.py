@@ -178,6 +178,24 @@ AGENT: Final = _table(
     Family("jobsight_agent_scrapes_total", "counter", "Scrapes that were answered"),
     Family("jobsight_agent_push_failures_total", "counter", "Failed requests to a Pushgateway"),
     Family(
+        "jobsight_agent_output_lost_records_total",
+        "counter",
+        "Records of jobs that an output has neither written nor kept",
+        ("output",),
+    ),
+    Family(
+        "jobsight_agent_output_refused_records_total",
+        "counter",
+        "Records of jobs that the receiver of an output refused",
+        ("output",),
+    ),
+    Family(
+        "jobsight_agent_output_lost_samples_total",
+        "counter",
+        "Samples that a full queue dropped, or that an output could not store",
+        ("output",),
+    ),
+    Family(
         "jobsight_agent_remote_write_samples_total",
         "counter",
         "Samples accepted by the remote-write receiver",
@@ -311,6 +329,13 @@ SERVER: Final = _table(
         "Samples refused by the remote-write receiver",
     ),
     Family("jobsight_server_remote_write_batches", "gauge", "Batches in the remote-write spool"),
+    Family(
+        "jobsight_server_mails_total",
+        "counter",
+        "Mails by what became of them: sent, or rejected and set aside",
+        ("status",),
+    ),
+    Family("jobsight_server_mail_queue", "gauge", "Mails in the queue"),
     Family(
         "jobsight_server_remote_write_lost_total",
         "counter",

@@ -20,6 +20,7 @@ import jobsight
 from jobsight import web
 from jobsight.config.settings import AccessSettings, ServerSettings
 from jobsight.findings.service import FindingsService
+from jobsight.mail.queue import MailCounts
 from jobsight.mail.subscriptions import Subscriptions
 from jobsight.prometheus.remote_write import RemoteWriter
 from jobsight.server import clockwork, errors, ingest, petricore, unsubscribe
@@ -76,13 +77,14 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
     remote: RemoteWriter | None = None,
     findings: FindingsService | None = None,
     subscriptions: Subscriptions | None = None,
+    mails: MailCounts | None = None,
     delay: float = 0.25,
     clock: Callable[[], int] = time.time_ns,
 ) -> FastAPI:
     """Build the application. Every route but the public ones needs a token.
 
-    ``remote`` receives a copy of every newly stored batch; ``delay`` is the pause in seconds
-    before an invalid token is refused.
+    ``remote`` receives a copy of every newly stored batch; ``mails`` are counted by the worker that
+    sends them; ``delay`` is the pause in seconds before an invalid token is refused.
     """
     tokens = tokens or TokenCache(store)
     app = FastAPI(
@@ -116,6 +118,7 @@ def create_app(  # noqa: PLR0913 -- here all parts of the server are put togethe
         store,
         received.counts,
         certificate=Path(certificate).expanduser() if certificate else None,
+        mails=mails,
     )
     app.include_router(
         health.create_health_router(

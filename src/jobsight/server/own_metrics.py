@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import jobsight
+from jobsight.mail.queue import MailCounts
 from jobsight.model import SECOND
 from jobsight.prometheus.exposition import document, line
 from jobsight.prometheus.names import SERVER
@@ -48,10 +49,13 @@ class OwnMetrics:
         ingest: IngestCounts,
         *,
         certificate: Path | None = None,
+        mails: MailCounts | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
+        """``mails`` are counted by a server that sends mails."""
         self._store = store
         self._ingest = ingest
+        self._mails = mails
         self._certificate = certificate
         self._clock = clock
         self._started = clock()
@@ -63,6 +67,7 @@ class OwnMetrics:
         families: dict[str, Values] = {
             **self._process(),
             **self._batches(),
+            **self._mail_values(),
             **worker_values(worker_states(), self._clock()),
             **self._agent_values(),
             "sink_healthy": [
@@ -102,6 +107,18 @@ class OwnMetrics:
             "batches_total": [({"status": name}, n) for name, n in counts.batches.items()],
             "values_left_out_total": [({}, counts.left_out)],
             "batch_age_seconds": [({}, max(0, self._clock() - last) / SECOND)],
+        }
+
+    def _mail_values(self) -> dict[str, Values]:
+        mails = self._mails
+        if mails is None:
+            return {}
+        return {
+            "mails_total": [
+                ({"status": "sent"}, mails.sent),
+                ({"status": "rejected"}, mails.rejected),
+            ],
+            "mail_queue": [({}, mails.queued)],
         }
 
     def _agent_values(self) -> dict[str, Values]:

@@ -34,6 +34,7 @@ from jobsight.config import paths
 from jobsight.config.settings import ServerSettings, Settings
 from jobsight.errors import ConfigError, JobsightError
 from jobsight.findings.service import FindingsService
+from jobsight.mail.queue import MailCounts
 from jobsight.mail.subscriptions import Subscriptions
 from jobsight.prometheus.remote_write import RemoteWriter, best_snappy
 from jobsight.server.app import create_app
@@ -240,6 +241,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
         tokens = TokenCache(store)
         stack.callback(tokens.write_uses)
         findings = FindingsService(store, settings.findings)
+        mails = MailCounts()
         app = create_app(
             store,
             token,
@@ -251,6 +253,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
             remote=_remote(settings, stack),
             findings=findings,
             subscriptions=_subscriptions(settings),
+            mails=mails if settings.mail.interval else None,
         )
         # After the app: see `updating`.
         if settings.archive.interval:
@@ -281,7 +284,7 @@ def _prepared(settings: Settings, store: Store | None, codes: SignInCodes) -> It
         if settings.mail.interval:
             from jobsight.mail.worker import mailing
 
-            stack.enter_context(mailing(store, settings.mail, settings.findings))
+            stack.enter_context(mailing(store, settings.mail, settings.findings, mails))
         if settings.mail.webhook.url:
             from jobsight.mail.webhook import alerting
 

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobsight.agent.exporter.exporter import AgentMetrics, Exporter
 from jobsight.agent.job import JobView
 from jobsight.agent.outputs.http import HttpOptions, HttpOutput
 from jobsight.agent.outputs.sams_record import REFUSED_HEADER
-from jobsight.agent.outputs.worker import OutputPlan, OutputWorker, RecordRefused
+from jobsight.agent.outputs.worker import OutputPlan, OutputWorker, RecordRefused, stop_all
 from jobsight.errors import ConfigError
 from tests.agent.outputs.conftest import HOSTILE
+from tests.prometheus.test_dashboards import STATUS
 
 DOCUMENTS = {"sams.sampler.Core": {"jobid": 1234, "node": "n1"}}
 
@@ -224,6 +226,26 @@ def test_the_kept_records_are_bounded(
             each.write(view, {"s": {"n": number, "x": "x" * 20_000}})
     assert len(kept(tmp_path)) == 3
     assert each.spool.dropped == 1
+
+
+def test_a_record_that_makes_room_for_another_is_counted_as_lost(
+    tmp_path: Path, view: JobView, output: Callable[..., HttpOutput]
+) -> None:
+    options = output(uri="http://127.0.0.1:1/%(jobid)s", spool_limit=2**16).options
+    worker = OutputWorker(OutputPlan("site", lambda view: HttpOutput(options, view), 1))
+    own = AgentMetrics(Exporter(), lambda: STATUS)
+    own.outputs = [worker, OutputWorker(OutputPlan("site", lambda view: HttpOutput(options, view)))]
+    for number in range(5):
+        worker.job(view).write(view, {"s": {"n": number, "x": "x" * 20_000}})
+    assert not stop_all(own.outputs)
+    assert len(kept(tmp_path)) == 3
+    assert (worker.counts.saved, worker.counts.lost) == (5, 2)
+    own.refresh()
+    text = "".join(lines.text for lines in own())
+    labels = 'cluster="c",node="n1",output="site"'
+    assert f"jobsight_agent_output_lost_records_total{{{labels}}} 2\n" in text
+    assert f"jobsight_agent_output_refused_records_total{{{labels}}} 0\n" in text
+    assert f"jobsight_agent_output_lost_samples_total{{{labels}}} 0\n" in text
 
 
 def test_without_room_it_is_sent_all_the_same(

@@ -15,6 +15,8 @@ import pytest
 from jobsight.agent.control import Request, send_request
 from jobsight.model import JobInfo
 from tests.peers.job_tree import JobTree
+from tests.ports import free_port
+from tests.prometheus.readers import fetch, samples, values
 from tests.waiting import wait_until
 
 AGENT = (sys.executable, "-m", "jobsight.cli.main", "agent")
@@ -81,6 +83,43 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
         document = json.loads((tmp_path / "data" / f"{job.job_id}.{job.node}.json").read_text())
         assert any("sleep" in path for path in document["sams.sampler.Software"]["execs"])
     assert not (tmp_path / "pid").exists()
+
+
+@pytest.mark.root
+def test_a_record_that_is_lost_is_counted_at_metrics(
+    tmp_path: Path, jobs: list[JobTree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("JOBSIGHT_AGENT__METRICS__LISTEN", f"127.0.0.1:{port}")
+    config = tmp_path / "sams.yaml"
+    (tmp_path / "file").write_text("")
+    config.write_text(
+        f"""
+sams-collector:
+  samplers: [sams.sampler.Core]
+  outputs: [sams.output.File]
+  logfile: {tmp_path}/%(jobid)s.log
+  loglevel: INFO
+sams.output.File: {{base_path: {tmp_path}/file/data, spool: '', retry_count: 1}}
+"""
+    )
+    name = "jobsight_agent_output_lost_records_total"
+
+    def lost() -> float:
+        found = samples(fetch(f"http://127.0.0.1:{port}/metrics"))
+        return sum(values(found, name, output="sams.output.File").values())
+
+    jobs[0].start("/bin/sleep", "60")
+    agent = subprocess.Popen([*AGENT, "--config", str(config)])
+    try:
+        wait_until(lambda: _ready(tmp_path / "agent.log", jobs[:1]))
+        assert lost() == 0
+        jobs[0].remove()
+        # Jobs of other tests on this machine are lost as well.
+        wait_until(lambda: lost() >= 1)
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(90) == 1
 
 
 @pytest.mark.root

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobsight import __version__
 from jobsight.agent.exporter.job_series import JobSeries
@@ -28,6 +29,9 @@ from jobsight.model import SECOND
 from jobsight.prometheus import names
 from jobsight.prometheus.exposition import document, line
 from jobsight.prometheus.names import AGENT, MEBIBYTE, Family
+
+if TYPE_CHECKING:
+    from jobsight.agent.outputs.worker import OutputWorker
 
 #: Samples between two readings of the links of open files.
 _LINKS_EVERY: Final = 5
@@ -259,6 +263,8 @@ class AgentMetrics:
         self._status = status
         #: Counts of pushes and remote writes, by the name after ``jobsight_agent_``.
         self.counts: list[Callable[[], Mapping[str, int]]] = []
+        #: The outputs that write the documents of jobs.
+        self.outputs: Sequence[OutputWorker] = ()
         self._lines: list[Lines] = []
 
     def __call__(self) -> Iterable[Lines]:
@@ -295,7 +301,27 @@ class AgentMetrics:
         for name, value in values.items():
             family = AGENT[f"jobsight_agent_{name}"]
             lines.append(Lines(family, line(family.name, labels, value)))
+        for name, by_output in self._losses().items():
+            family = AGENT[f"jobsight_agent_output_{name}"]
+            text = "".join(
+                line(family.name, labels | {"output": output}, value)
+                for output, value in by_output.items()
+            )
+            lines.append(Lines(family, text))
         self._lines = lines
+
+    def _losses(self) -> dict[str, Counter[str]]:
+        """What outputs could not write, by the name of the output: two may have the same."""
+        losses: dict[str, Counter[str]] = {}
+        for worker in self.outputs:
+            counts = worker.counts
+            for name, count in (
+                ("lost_records_total", counts.lost),
+                ("refused_records_total", counts.refused),
+                ("lost_samples_total", counts.dropped + counts.failed),
+            ):
+                losses.setdefault(name, Counter())[worker.name] += count
+        return losses
 
 
 def resident_memory(file: Path = Path("/proc/self/statm")) -> int:

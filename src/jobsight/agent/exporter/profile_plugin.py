@@ -21,7 +21,7 @@ import msgspec
 from jobsight.agent.collector import Collector
 from jobsight.agent.exporter.exporter import Lines
 from jobsight.errors import JobsightError
-from jobsight.prometheus.exposition import labels_text
+from jobsight.prometheus.exposition import labels_text, line
 from jobsight.prometheus.names import JOB_LABELS, Family, Kind
 from jobsight.util.decoding import decode_json
 
@@ -113,10 +113,9 @@ class PluginSocket:
             for sample in list(samples.values()):
                 if not sample.is_expired(now):
                     yield from sample.lines
-        if self.refused:
-            name = REFUSED.name
-            own = labels_text({"cluster": self._collector.cluster, "node": self._collector.node})
-            yield Lines(REFUSED, f"{name}{{{own}}} {self.refused}\n")
+        # Also if it is 0: a counter that appears with its first count has not increased.
+        own = {"cluster": self._collector.cluster, "node": self._collector.node}
+        yield Lines(REFUSED, line(REFUSED.name, own, self.refused))
 
     def __len__(self) -> int:
         return sum(map(len, list(self._steps.values())))

@@ -12,6 +12,7 @@ from jobsight.agent.sampling import SamplerPlan
 if TYPE_CHECKING:
     from jobsight.agent.agent import Agent
     from jobsight.agent.exporter.profile_plugin import PluginSocket
+    from jobsight.agent.outputs.worker import OutputWorker
     from jobsight.config.settings import AgentSettings
 
 #: Seconds between two updates of the agent's own metrics.
@@ -66,8 +67,8 @@ class ExporterService:
         """The samplers of a job, with the exporter's if it is enabled."""
         return self.exporter.plans(plans) if self.enabled else list(plans)
 
-    def start(self, agent: Agent) -> None:
-        """Start exporting what the agent measures."""
+    def start(self, agent: Agent, outputs: Sequence[OutputWorker] = ()) -> None:
+        """Start exporting what the agent measures, and what its outputs lose."""
         if self.remote_writer is not None:
             if agent.collector.spool is not None:
                 agent.collector.spool.copies.append(self.remote_writer.put)
@@ -75,6 +76,7 @@ class ExporterService:
         if not self.enabled:
             return
         own = AgentMetrics(self.exporter, agent.status)
+        own.outputs = outputs
         self.exporter.sources.append(own)
         if self.remote_writer is not None:
             own.counts.append(self.remote_writer.target.counts)

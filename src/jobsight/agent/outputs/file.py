@@ -63,6 +63,11 @@ class FileOutput:
         #: The file of the last record, once it is written.
         self.written: Path | None = None
 
+    @property
+    def dropped_records(self) -> int:
+        """Records of other jobs that were deleted to keep this one."""
+        return 0 if self._spool is None else self._spool.dropped
+
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         self._record.store(sampler, document)
 

@@ -125,6 +125,11 @@ class HttpOutput:
         #: The name of this job's record in the spool.
         self._name: str | None = None
 
+    @property
+    def dropped_records(self) -> int:
+        """Records of other jobs that were deleted to keep this one."""
+        return self.spool.dropped
+
     def store(self, view: JobView, sampler: str, document: Document) -> None:
         self._record.store(sampler, document)
         if self._clock() >= self._next_attempt:

@@ -67,6 +67,7 @@ class RecordSpool:
     def __init__(self, directory: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.directory = directory
         self.limit = limit
+        #: Records that were deleted to make room.
         self.dropped = 0
 
     def put(self, key: RecordKey, body: bytes) -> str:

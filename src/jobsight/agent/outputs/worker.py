@@ -53,7 +53,8 @@ class Counts(msgspec.Struct):
     written: int = 0
     #: Records that the receiver will never accept; the output has quarantined them.
     refused: int = 0
-    #: Records that were not written but saved on this node's disk, and records that were lost.
+    #: Records that were not written but saved on this node's disk, and records that were lost:
+    #: not saved either, or deleted from a full disk spool of the output.
     saved: int = 0
     lost: int = 0
 
@@ -302,6 +303,7 @@ class OutputWorker:
         self._open.pop(id(job), None)
         try:
             if job.output is not None:
+                self.counts.lost += getattr(job.output, "dropped_records", 0)
                 job.output.close()
         except _FAILURES as error:
             self._report(error)

@@ -134,6 +134,7 @@ def follow(
 ) -> int:
     """Run samplers and outputs of the settings until the job ends or a signal arrives."""
     from jobsight.agent.agent import Agent
+    from jobsight.agent.exporter.service import ExporterService
     from jobsight.agent.jobs.identity import info_from_prolog
     from jobsight.agent.outputs.worker import OutputWorker, stop_all
     from jobsight.cli.agent import job_query
@@ -144,17 +145,21 @@ def follow(
     own = load_settings()
     cluster, directory = own.own_cluster(), run_directory()
     engine: Agent | JobCollector
+    exporter: ExporterService | None = None
     if job_id is None:
+        # The agent of a node tells what it measures, and what its outputs lose.
+        exporter = ExporterService(own.agent)
         engine = Agent(
             cluster=cluster,
             node=node,
             spool=None,
-            samplers=settings.samplers,
+            samplers=exporter.plans(settings.samplers),
             outputs=outputs,
             run_directory=directory,
             query_jobs=job_query(own, node),
             listen=True,
         )
+        exporter.start(engine, workers)
     else:
         engine = JobCollector(
             settings,
@@ -173,6 +178,8 @@ def follow(
             engine.run()
         finally:
             written = stop_all(workers, END_TIMEOUT)
+            if exporter is not None:
+                exporter.close()
     return 0 if written else 1
 
 
