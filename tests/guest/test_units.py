@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guest.image import PROJECT
+from tests.guest.units import KEEPING_CLIENTS, RESTARTS
 
 pytestmark = pytest.mark.guest
 
@@ -82,7 +83,9 @@ def test_a_killed_and_a_hung_process_are_restarted(
 def test_a_restart_under_load_loses_no_request(seen: dict[str, Any]) -> None:
     load = seen["load"]
     assert load["errors"] == []
-    assert len(set(load["pids"])) == 3
+    # A kept connection is closed at most once by each restart, and its request is sent again.
+    assert len(load["retried"]) <= RESTARTS * KEEPING_CLIENTS, load["retried"]
+    assert len(set(load["pids"])) == 1 + RESTARTS
     # Some came while no server ran, and were answered by the next one.
     assert load["waited"] > 0
     assert load["answered"] > load["waited"]

@@ -27,6 +27,10 @@ SERVER, AGENT = "jobsight-server.service", "jobsight-agent.service"
 PORT = 8080
 #: A job as slurmd makes it; nothing of Slurm runs here.
 JOB = Path("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7")
+#: Of the server under load, and clients that keep their connection; as many connect anew.
+RESTARTS, KEEPING_CLIENTS = 2, 3
+#: A connection that was closed before any part of an answer came. A reply that is cut is another.
+CLOSED = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 BURN = "import time\nwhile time.process_time() < 2: pass"
 
 WRAPPER = """#!/bin/sh
@@ -176,6 +180,7 @@ def restart_under_load() -> dict[str, Any]:
     lock = threading.Lock()
     counts = {"answered": 0, "waited": 0}
     errors: list[str] = []
+    retried: list[str] = []
     restarts: list[float] = []
     acknowledged: list[int] = []
     token = Path("/etc/jobsight/token").read_text().strip()
@@ -196,16 +201,17 @@ def restart_under_load() -> dict[str, Any]:
                 answer = connection.getresponse()
                 answer.read()
                 if answer.status != 200:
-                    raise OSError(f"status {answer.status}")
+                    raise http.client.HTTPException(f"status {answer.status}")
                 if not keep or answer.getheader("Connection") == "close":
                     connection.close()
                     connection = None
             except (OSError, http.client.HTTPException) as error:
                 connection = None
-                # An idle connection may be closed at any time; every client then connects again.
-                if not reused:
-                    with lock:
-                        errors.append(repr(error))
+                # An idle connection may be closed at any time, without any part of an answer; every
+                # client then connects again.
+                expected = reused and isinstance(error, CLOSED)
+                with lock:
+                    (retried if expected else errors).append(repr(error))
             else:
                 end = time.monotonic()
                 with lock:
@@ -220,12 +226,12 @@ def restart_under_load() -> dict[str, Any]:
         threading.Thread(
             target=client, args=(number % 2 == 0, batches(number) if number < 2 else None)
         )
-        for number in range(6)
+        for number in range(2 * KEEPING_CLIENTS)
     ]
     for thread in threads:
         thread.start()
     pids = [pid(SERVER)]
-    for _ in range(2):
+    for _ in range(RESTARTS):
         answered = counts["answered"]
         wait("requests before a restart", lambda seen=answered: counts["answered"] > seen + 10)
         run("systemctl", "stop", SERVER)
@@ -240,7 +246,10 @@ def restart_under_load() -> dict[str, Any]:
     for thread in threads:
         thread.join()
     lost = [each for each in acknowledged if get(f"/api/v1/jobs/guest:{each}")[0] != 200]
-    return {**counts, "errors": errors, "pids": pids, "batches": len(acknowledged), "lost": lost}
+    return {
+        **counts, "errors": errors, "retried": retried, "pids": pids,
+        "batches": len(acknowledged), "lost": lost,
+    }  # fmt: skip
 
 
 def after_signal(unit: str, number: int) -> dict[str, str]:
