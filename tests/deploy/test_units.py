@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from configparser import RawConfigParser
@@ -53,6 +55,50 @@ def test_the_exposure_of_a_unit(name: str, tmp_path: Path) -> None:
     )
     last = answer.stdout.splitlines()[-1]
     assert float(last.split(":")[1].split()[0]) <= EXPOSURE[name], answer.stdout
+
+
+def reasons() -> dict[str, str]:
+    """The options and capabilities that the comments of the agent's unit name, and why."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in (UNITS / "jobsight-agent.service").read_text().splitlines():
+        entry = re.fullmatch(r"#   ((?:[@\w]+=?(?:, )?)+)(?: {2,}(\S.*))?", line)
+        if entry is not None:
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, entry[2] or "")
+        elif re.match(r"#    +\S", line):
+            found |= {name: f"{found[name]} {line.lstrip('# ')}".strip() for name in names}
+        else:
+            names = []
+    return found
+
+
+def test_each_exposure_of_the_agent_has_a_reason_in_its_unit() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    unit = UNITS / "jobsight-agent.service"
+    answer = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--json=short", str(unit)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    exposed = [str(item["name"]) for item in json.loads(answer.stdout) if item["exposure"]]
+    assert len(exposed) >= 10
+    assert "ProtectHome=" in exposed
+    given = reasons()
+    missing = [name for name in exposed if len(given.get(reason_name(name), "")) < 20]
+    assert missing == []
+    # Nothing is excused that is not exposed any more.
+    assert given.keys() == {reason_name(name) for name in exposed}
+
+
+def reason_name(item: str) -> str:
+    """The name under which the unit explains an item of systemd-analyze."""
+    option, _, value = item.partition("=~")
+    if value == "CAP_(DAC_*|FOWNER|IPC_OWNER)":
+        return "CAP_DAC_READ_SEARCH"
+    if value == "AF_(INET|INET6)":
+        return "AF_INET"
+    return value or option.split("/")[0]
 
 
 @pytest.mark.parametrize("name", sorted(set(EXPOSURE) - {"jobsight-server.service"}))
