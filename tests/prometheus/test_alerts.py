@@ -208,11 +208,15 @@ def run_checks(
     files = []
     groups = yaml.safe_load(RULES.read_text())["groups"]
     for alert, tests in checks.items():
+        wanted = {None, *alert.split()}
         rules = [
-            {"name": group["name"], "rules": [
-                rule for rule in group["rules"] if "record" in rule or rule["alert"] in alert.split()
-            ]} for group in groups
-        ]  # fmt: skip
+            {
+                "name": group["name"],
+                # Recording rules have no alert.
+                "rules": [rule for rule in group["rules"] if rule.get("alert") in wanted],
+            }
+            for group in groups
+        ]
         name = alert.replace(" ", "-")
         (directory / f"{name}.rules.yml").write_text(yaml.safe_dump({"groups": rules}))
         file = directory / f"{name}.yml"
