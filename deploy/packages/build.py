@@ -277,7 +277,7 @@ def write_documents(work: Path, version: str, epoch: int) -> None:
 
 
 def completion(base: Path) -> None:
-    """Of the shells, where this version has the command."""
+    """Of the shells; without one of them the packages are not built."""
     places = {
         "bash": "usr/share/bash-completion/completions/jobsight",
         "zsh": "usr/share/zsh/site-functions/_jobsight",
@@ -290,8 +290,12 @@ def completion(base: Path) -> None:
             text=True,
             check=False,
         )
-        if answer.returncode == 0:
-            write(base / place, answer.stdout)
+        if answer.returncode != 0 or not answer.stdout:
+            reason = "\n".join(answer.stderr.splitlines()[-15:])
+            raise BuildError(
+                f"jobsight completion {shell} ended with {answer.returncode}\n{reason}"
+            )
+        write(base / place, answer.stdout)
 
 
 def place_plugin(work: Path, plugin: Path) -> None:

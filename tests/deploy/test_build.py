@@ -5,11 +5,14 @@ The packages themselves take minutes: `make packages`, tested by `make test-pack
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -60,6 +63,49 @@ def test_wheel_and_sdist_are_the_same_bytes(built: list[Path]) -> None:
     assert [name.rsplit(".", 1)[1] for name in names] == ["whl", "gz"]
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def test_the_sdist_has_what_its_tests_import(built: list[Path]) -> None:
+    (sdist,) = built[0].glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tests = [name for name in names if re.fullmatch(r"tests/.*\.py", name)]
+    assert len(tests) > 300
+    own = {path.name for path in build.PROJECT.iterdir() if path.is_dir()} - {"src"}
+    imported = set()
+    for name in tests:
+        for node in ast.walk(ast.parse((build.PROJECT / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module)
+            elif isinstance(node, ast.Import):
+                imported |= {each.name for each in node.names}
+    modules = {name.replace(".", "/") for name in imported if name.partition(".")[0] in own}
+    assert {"deploy/packages/build", "docs/generate"} <= modules
+    missing = {name for name in modules if f"{name}.py" not in names and name not in {
+        directory.rpartition("/")[0] for directory in names if directory.startswith(f"{name}/")
+    }}  # fmt: skip
+    assert missing == set()
+    assert {"Makefile", "mkdocs.yml", "LICENSE", "slurm-plugin/plugin.c"} <= names
+
+
+def test_the_completion_of_each_shell_is_in_the_packages(tmp_path: Path) -> None:
+    build.completion(tmp_path)
+    written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert written == {
+        "usr/share/bash-completion/completions/jobsight",
+        "usr/share/zsh/site-functions/_jobsight",
+        "usr/share/fish/vendor_completions.d/jobsight.fish",
+    }
+    for name in written:
+        assert "jobsight" in (tmp_path / name).read_text()
+
+
+def test_a_completion_that_fails_ends_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build.sys, "executable", "/bin/false")
+    with pytest.raises(build.BuildError, match="jobsight completion bash ended with 1"):
+        build.completion(tmp_path)
 
 
 def test_the_bill_of_materials(built: list[Path]) -> None:

@@ -216,7 +216,11 @@ def test_installed_upgraded_and_purged(root: Root, previous: Path) -> None:
     assert "etc/jobsight/jobsight.toml" in left
     assert "var/lib/jobsight/store.db" in left
     assert not any(path.startswith(("opt/", "usr/")) for path in left), left
+    # As an agent leaves it, whose run directory is kept over a restart.
+    (root.path / "run/jobsight").mkdir()
+    (root.path / "run/jobsight/first-seen.json").write_text("{}")
     root.run("dpkg", "--purge", *reversed(everything))
+    assert list((root.path / "run").rglob("*jobsight*")) == []
     # What useradd wrote for itself is the system's: its locks and copies.
     assert {path for path in root.files() - before if not path.startswith("etc/.pwd")} <= {
         "etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-",
@@ -252,6 +256,9 @@ def test_what_the_packages_bring(root: Root) -> None:
         "usr/lib/systemd/system/jobsight-agent.service",
         "usr/lib/systemd/system/jobsight-server.socket",
         "usr/share/jobsight/slurm/prolog",
+        "usr/share/bash-completion/completions/jobsight",
+        "usr/share/zsh/site-functions/_jobsight",
+        "usr/share/fish/vendor_completions.d/jobsight.fish",
         "usr/share/jobsight/opensearch/jobsight.ndjson",
         "usr/share/jobsight/Containerfile",
     ):

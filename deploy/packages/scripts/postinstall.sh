@@ -25,6 +25,6 @@ if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || true
     case $name in
         jobsight-server) systemctl try-restart jobsight-server.service || true ;;
-        jobsight-agent) systemctl try-restart jobsight-agent.service || true ;;
+        jobsight-agent) systemctl try-restart jobsight-agent.service jobs_exporter.service || true ;;
     esac
 fi

@@ -13,6 +13,9 @@ if [ -d /run/systemd/system ]; then
         jobsight-server)
             systemctl --no-reload disable --now jobsight-server.socket jobsight-server.service || true ;;
         jobsight-agent)
-            systemctl --no-reload disable --now jobsight-agent.service jobs_exporter.service || true ;;
+            systemctl --no-reload disable --now jobsight-agent.service jobs_exporter.service || true
+            # One for each job that runs: a prolog starts them, nothing enables them.
+            systemctl --no-reload stop 'softwareaccounting@*.service' || true
+            ;;
     esac
 fi
