@@ -91,6 +91,20 @@ def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str,
     assert wrong == []
 
 
+def test_documents_agree_on_the_bytes_of_a_value() -> None:
+    comparison, store = ((DOCS / name).read_text() for name in ("comparison.md", "store.md"))
+    compared = re.search(
+        r"Prometheus ([\d.]+), VictoriaMetrics ([\d.]+) \| ([\d.]+): ([\d.]+) of", comparison
+    )
+    measured = re.search(
+        r"Prometheus ([\d.]+) bytes per value, VictoriaMetrics ([\d.]+) \| ([\d.]+): ([\d.]+) of",
+        store,
+    )
+    assert compared is not None
+    assert measured is not None
+    assert compared.groups() == measured.groups()
+
+
 def test_a_numbered_list_with_blocks_is_one_list(site: Path) -> None:
     documents = [file for file in DOCS.glob("*.md") if "\n   ```" in file.read_text()]
     assert len(documents) >= 4
