@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import re
+import socket
 import ssl
 import stat
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -14,6 +23,7 @@ from jobsight.cli.main import main
 from jobsight.config.load import load_settings
 from jobsight.server.serve import BackgroundServer
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
@@ -257,3 +267,88 @@ def test_the_settings_have_a_comment_for_each(site: Site) -> None:
     assert site.server() == 0
     lines = (site.server_directory / "jobsight.toml").read_text().splitlines()
     assert sum(line.startswith("#") for line in lines) >= 10
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *words: str) -> None:
+        self._ours, theirs = os.openpty()
+        os.set_blocking(self._ours, False)
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jobsight.cli.main", *words],
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            # A machine without Slurm: nothing there names the cluster.
+            env=os.environ | {"SLURM_CONF": "/dev/null"},
+        )  # fmt: skip
+        os.close(theirs)
+
+    def _read(self) -> str:
+        # EIO: the command has closed the terminal.
+        with contextlib.suppress(BlockingIOError, OSError):
+            self.shown += os.read(self._ours, 65536).decode().replace("\r\n", "\n")
+        return self.shown
+
+    def type(self, question: str, answer: str) -> None:
+        """Wait for the question and answer it."""
+        wait_until(lambda: re.search(question, self._read()) or self.process.poll() is not None)
+        assert re.search(question, self.shown), self.shown
+        os.write(self._ours, answer.encode())
+
+    def end(self) -> int:
+        wait_until(lambda: self._read() is not None and self.process.poll() is not None)
+        self._read()
+        return self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ours)
+
+
+@contextlib.contextmanager
+def asked(site: Site) -> Iterator[Terminal]:
+    terminal = Terminal(
+        "setup", "server", "--directory", str(site.server_directory), "--store", str(site.store),
+        "--port", str(site.port), "--interval", "0",
+    )  # fmt: skip
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_on_a_terminal_it_asks_what_no_option_gives(site: Site) -> None:
+    with asked(site) as terminal:
+        terminal.type(r"Name of the cluster \(ClusterName\).*: $", "beta\n")
+        # The default is taken by return.
+        terminal.type(rf"Name of this server for nodes \[{re.escape(socket.getfqdn())}\]: $", "\n")
+        assert terminal.end() == 0, terminal.shown
+    settings = load_settings(site.server_directory / "jobsight.toml", {})
+    assert settings.own_cluster() == "beta"
+    assert (site.server_directory / "beta.token").exists()
+    assert f"--server https://{socket.getfqdn()}:{site.port}" in terminal.shown
+
+
+def test_an_answer_that_is_no_name_is_refused_before_anything_is_written(site: Site) -> None:
+    with asked(site) as terminal:
+        terminal.type(r"\(ClusterName\).*: $", "two words\n")
+        terminal.type(r"for nodes \[.*\]: $", "localhost\n")
+        assert terminal.end() != 0
+    assert "--cluster" in terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert not site.server_directory.exists()
+
+
+@pytest.mark.parametrize(("key", "status"), [("\x03", 130), ("\x04", 2)])
+def test_a_question_is_left_by_control_c_and_control_d(site: Site, key: str, status: int) -> None:
+    """Control-D is the default, and no answer where there is none."""
+    with asked(site) as terminal:
+        terminal.type(r"\(ClusterName\): $", key)
+        left = terminal.end()
+    assert left == status, terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert not site.server_directory.exists()
