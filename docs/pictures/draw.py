@@ -1,4 +1,5 @@
-"""Runs sample jobs and takes the pictures of the documents: pages by Chromium, a report as SVG.
+"""Runs sample jobs and takes the pictures of the documents: pages by Chromium, a report as SVG, and
+a page of paper.
 
 The jobs run in a folder of their own with the system's Python, so that no picture shows a path of
 the machine on which it was taken. Pictures of GPUs show the jobs of :mod:`tests.web.gpu_jobs`,
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from playwright.sync_api import Browser, sync_playwright
 from shrink import shrink
@@ -26,6 +28,10 @@ from jobsight.config.load import load_settings
 from jobsight.config.settings import Settings
 from jobsight.reports.terminal import report_svg
 from jobsight.server.serve import BackgroundServer
+
+if TYPE_CHECKING:
+    from jobsight.store.read.queries import StoredRun
+    from jobsight.store.store import Store
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
@@ -114,7 +120,8 @@ def take_site(settings: Settings, directory: Path) -> None:
     options = ["--store", settings.store.location]
     size = ["--runs", "1500", "--days", "45", "--running", "20"]
     subprocess.run([*command, "simulate", "fill", *options, *size], check=True)
-    subprocess.run([*command, "findings", "update", *options], check=True)
+    for words in (("findings", "update"), ("software", "update")):
+        subprocess.run([*command, *words, *options], check=True, stdout=subprocess.DEVNULL)
     with Store.open(settings.store.location) as store:
         runs = [run for run in store.runs(limit=1500) if run.info.end is not None]
         arrays = Counter(
@@ -129,12 +136,14 @@ def take_site(settings: Settings, directory: Path) -> None:
         ))  # fmt: skip
         work = find_work(store.database, longest)
         assert work is not None
+        paper = paper_of(store, runs)
     user, name = arrays.most_common(1)[0][0]
     with BackgroundServer(settings) as server, browser() as opened:
         page = opened.new_context(
             viewport={"width": 1280, "height": 820}, color_scheme="light", timezone_id="UTC"
         ).new_page()
         page.goto(server.sign_in_url())
+        shrink(opened, paper, HERE / "report-page.png")
         for path, file in (
             (f"jobs?user={user}&search={name}", "jobs.png"),
             (f"scripts/{work.key.hex()}", "script.png"),
@@ -142,6 +151,27 @@ def take_site(settings: Settings, directory: Path) -> None:
             page.goto(f"{server.url.rstrip('/')}/{path}")
             page.wait_for_timeout(500)
             shrink(opened, page.screenshot(), HERE / file)
+
+
+def paper_of(store: Store, runs: list[StoredRun]) -> bytes:
+    """The first page of the report of a run on several nodes, or with GPUs, that has findings."""
+    from jobsight.config.settings import PriceSettings
+    from jobsight.reports.build import build_report
+    from jobsight.reports.pending import job_rows
+    from jobsight.reports.with_plots import pdf_of, read_series
+
+    now = max(run.info.end or 0 for run in runs)
+    rows = dict(zip((run.id for run in runs), job_rows(store, runs, now), strict=True))
+    chosen = max(
+        (run for run in runs if run.cpu_time and (run.node_count > 1 or run.info.gpus)),
+        key=lambda run: (rows[run.id].findings, rows[run.id].cpu_time or 0),
+    )
+    prices = {"EUR": PriceSettings(core_hour=0.02, gpu_hour=0.6, energy_kwh=0.3)}
+    report = build_report(store, chosen, prices=prices, clock=lambda: now)
+    pdf = pdf_of(report, read_series(store, report), now)
+    options = ["-png", "-r", "70", "-f", "1", "-l", "1", "-singlefile", "-"]
+    done = subprocess.run(["pdftoppm", *options], input=pdf, capture_output=True, check=True)
+    return done.stdout
 
 
 def main() -> None:

@@ -318,6 +318,10 @@ class Client:
         """The findings of a job, the worst first."""
         return self._part(run, "findings", list[Finding])
 
+    def software(self, run: str | int | None = None) -> list[Record]:
+        """What the programs of a job used by software, the most CPU time first."""
+        return self._part(run, "software", list[Record])
+
     def steps(self, run: str | int | None = None) -> list[Record]:
         """The steps of a job."""
         return self._part(run, "steps", list[Record])

@@ -10,11 +10,14 @@ from starlette.testclient import TestClient
 from jobsight.model import SECOND
 from jobsight.server.app import create_app
 from jobsight.server.conditional import CLOCK_STEP
+from jobsight.software.naming import adopt_rules
 from jobsight.store import database as databases
 from jobsight.store.read import queries
 from jobsight.store.store import Store
 from tests.server.conftest import TOKEN
-from tests.store.sample import START, batch, info, part, series, sighting, totals, use
+from tests.software.rule_sets import JOINED
+from tests.store.findings.sample import add_findings, work
+from tests.store.sample import START, batch, find, info, part, series, sighting, totals, use
 from tests.store.sums import sum_up_everything
 
 
@@ -128,6 +131,21 @@ def test_each_kind_of_change_of_a_run_is_seen(app: TestClient, opened: Store) ->
         change()
         assert changed(app, known) == {*ENDED}
         assert app.get("/api/v1/jobs/2").content != before
+
+
+def test_a_run_that_is_judged_or_named_is_sent_again(app: TestClient, opened: Store) -> None:
+    """What would have fitted and the software of a run are known later than the run."""
+
+    def judge() -> None:
+        add_findings(opened, find(opened, "2"), work=work())
+
+    def rename() -> None:
+        adopt_rules(opened.database, JOINED)
+
+    for change in (judge, rename):
+        known = {path: tag for path, tag in tags(app).items() if path in ENDED}
+        change()
+        assert changed(app, known) == {*ENDED}
 
 
 def test_another_process_changes_the_lists(app: TestClient, location: str) -> None:

@@ -220,7 +220,7 @@ def _figures(report: JobReport) -> list[tuple[str, str]]:
         ("Written to storage", format_bytes(io_use.storage_written_bytes)),
     ]
     if cpu.overhead:
-        figures.append(("of slurmstepd, not included", format_duration(cpu.overhead)))
+        figures.append(("by slurmstepd", format_duration(cpu.overhead)))
     if memory.swap_peak_bytes:
         figures.append(("In swap", format_bytes(memory.swap_peak_bytes)))
     if memory.oom_kills:
