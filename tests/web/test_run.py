@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from jobsight.findings.finding import Cost
+from jobsight.findings.reported import Amount, FittedRequest
 from jobsight.model import SECOND, Coverage, Run
 from jobsight.reports.report import (
     CpuUse,
@@ -17,11 +19,13 @@ from jobsight.reports.report import (
     JobReport,
     MemoryUse,
     NodeRow,
+    SoftwareRow,
     StepRow,
     TimeUse,
     quality_text,
 )
 from jobsight.util import units
+from jobsight.web.pages.run import SimilarRuns
 from jobsight.web.render import metric_value, path_pieces, percent, render, state_of
 from tests.web.document import Document
 from tests.web.sample import HOSTILE
@@ -146,6 +150,29 @@ def test_every_figure_of_the_report_is_on_the_page() -> None:
     # A path is split into folder and file, and the parser sees words: compare without spaces.
     seen = document.text.replace(" ", "")
     assert [text for text in wanted if text.replace(" ", "") not in seen] == []
+
+
+def test_the_page_has_cost_software_and_advice() -> None:
+    shown = report(
+        samples=71234,
+        cost=Cost(core_hours=1001.0, energy_kwh=0.77),
+        prices=[Amount(3003.0, "EUR")],
+        software=[
+            SoftwareRow(
+                software="GROMACS", version="2024.1", user_provided=False, executions=517,
+                cpu_time=123456 * SECOND, cpu_share=0.6543, gpu_time=0,
+            )
+        ],
+        fitted=[
+            FittedRequest(resource="memory", option="--mem=14G", value=1.0, fits=False, text="Fit.")
+        ],
+    )  # fmt: skip
+    similar = SimilarRuns(kind="name", key="ab", rows=[], text=None)
+    html = render("run.html", report=shown, summaries=[], similar=similar)
+    seen = " ".join(Document(html).text.split())
+    for text in ("Held 1,001 core h, 0.77 kWh (3,003 EUR)", "71,234 samples", "--mem=14G Fit."):
+        assert text in seen
+    assert re.search(r"GROMACS 2024.1 .*65.4 %.* 517", seen)
 
 
 def test_a_figure_that_is_not_known_is_never_a_zero() -> None:
