@@ -106,7 +106,7 @@ def compare(folder: Path, records: Path) -> tuple[Measured, Measured]:
     print(f"jobsight {our}; sams-aggregator.py {their}", flush=True)
     for place in (ours, theirs):
         kept = sum(len(files) for _, _, files in os.walk(place / "archive"))
-        assert kept == RECORDS, f"{kept} of {RECORDS} files were booked in {place.name}"
+        assert kept == RECORDS, f"{kept} of {RECORDS} files were recorded in {place.name}"
     difference = abs(our_total(store) - sams_total(theirs))
     assert difference < 0.01, f"the totals differ by {difference} s"
     return our, their

@@ -151,9 +151,9 @@ def main() -> None:
         reached=wide_query <= 0.5 * long_query,
     )
     figures.row(
-        f"one run of {len(jobs)} read from the archive, all {len(jobs[0].columns)} curves",
+        f"one run of {len(jobs)} read from the archive, all {len(jobs[0].columns)} time series",
         f"from the store {from_store * 1000:.1f} ms",
-        f"{from_archive * 1000:.1f} ms; two curves {few * 1000:.1f} ms",
+        f"{from_archive * 1000:.1f} ms; two time series {few * 1000:.1f} ms",
         "under 300 ms",
         reached=from_archive < 0.3,
     )

@@ -82,7 +82,7 @@ def in_cpuset(job: SlurmJob) -> Iterator[list[str]]:
 
 
 def sams_share(job: SlurmJob, storm: Storm) -> float:
-    """Run a storm with SAMS's collector alongside it; the share that its record books."""
+    """Run a storm with SAMS's collector alongside it; the share that its record records."""
     with tempfile.TemporaryDirectory() as folder, in_cpuset(job) as start:
         config = Path(folder, "sams.yaml")
         config.write_text(_SAMS.format(folder=folder))

@@ -1,4 +1,4 @@
-"""Rules over 100,000 runs on one core, alongside CEL asked for every condition of every run."""
+"""Rules over 100,000 runs on one core, alongside CEL requested every condition of every run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ judged at all, which has its own row.
 made-up year, and `--errors KIND` lists wrong and missed findings of a kind. 100,000 runs take some
 twenty minutes of one core and 2 GB.
 
-Running jobs are judged twice: once with the truth beside it, and once as the server does it, for
+Running jobs are judged twice: once with the truth next to it, and once as the server does it, for
 the time: reading, figures, rules and writing of each.
 """
 
@@ -60,7 +60,7 @@ _OURS: Final = "jobsight"
 #: Goals: seconds of all rules over 100,000 runs and over 2,000 running jobs, and of one run.
 _RULES_GOAL, _RUNNING_GOAL, _ONE_GOAL = 60.0, 5.0, 0.020
 _MAX_LISTED: Final = 5
-#: What the worker asks for; `jobsight explain` shows the others.
+#: What the worker requests; `jobsight explain` shows the others.
 _STORED: Final = frozenset[Outcome]({"fired", "withheld"})
 
 

@@ -6,7 +6,7 @@ Without any, and where a method recommends more than the user requested, the use
 A run that needs more than it got fails: what it held until its end is wasted, and it is repeated
 with the user's request. The factor of the last run and of the maximum so far with which
 as many runs fail, and the best single request of each work, are known only afterwards and printed
-beside. Printed for each method: the waste (GB h, or hours of time limit) against
+next to. Printed for each method: the waste (GB h, or hours of time limit) against
 "last run x 1.2", the share of failed runs, their wasted hours, and the regret, which is the waste
 as a share of what was needed.
 
@@ -520,7 +520,7 @@ def compare(title: str, works: Sequence[Work], method: Method) -> Comparison:
 
 
 def print_margins(works: Sequence[Work], method: Method) -> None:
-    """The same as curves: each recommendation times a factor."""
+    """The same as time series: each recommendation times a factor."""
 
     def scaled(factor: float) -> Method:
         def recommend(past: Sequence[PastRun], request: float) -> float | None:

@@ -1,8 +1,8 @@
-"""What a look at 8 GPUs costs with 8 jobs on the node: calls of NVML a round, and their time.
+"""What a sample of 8 GPUs costs with 8 jobs on the node: calls of NVML a round, and their time.
 
 The replies are those that an H200 gave (``tests/data/nvml``), repeated for each GPU. The time in
 the driver is what each call took there (``h200_costs.json``, by ``check_gpu.py``); the time of the
-agent is measured here. The peer is a look for each job of its own.
+agent is measured here. The peer is a sample for each job of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 RECORDING = HERE.parent / "tests" / "data" / "nvml" / "h200-multiply.json"
 GPUS = JOBS = 8
 ROUNDS = 200
-#: Milliseconds of a look at 8 GPUs.
+#: Milliseconds of a sample of 8 GPUs.
 GOAL = 5.0
 
 
@@ -86,7 +86,7 @@ def rounds(jobs: int, interval: int) -> tuple[dict[str, float], float]:
     library = CountingLibrary(json.loads(RECORDING.read_text()))
     gpus = node.shared("gpus", lambda: NodeGpus(node, "/none", 1.0))
     source = Nvml(library, node.errors, clock)
-    # In this thread: the time of a thread's start is not that of a look.
+    # In this thread: the time of a thread's start is not that of a sample.
     source.blocks = False
     gpus.use(source)
     pairs = [(GpuSampler(node=node), view(number, jobs)) for number in range(jobs)]
@@ -116,7 +116,7 @@ def main() -> None:
     total = driver(quick) + own
     figures.row(
         f"GPU look, {GPUS} GPUs and {JOBS} jobs: NVML calls a round",
-        f"a look for each job: {sum(alone.values()) * JOBS:.0f}",
+        f"a sample for each job: {sum(alone.values()) * JOBS:.0f}",
         f"{sum(usual.values()):.0f}",
         "as for one job",
         reached=sum(usual.values()) <= sum(alone.values()) * 1.05,

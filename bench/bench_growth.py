@@ -1,8 +1,8 @@
 """What a batch costs when the store is large: 1 million runs against 10 thousand.
 
 The stores are filled by statements that copy rows, not by a million batches. Then batches of new
-and of known jobs are written to both, and what scrapers and pages ask is asked of both; no plan of
-any of these may read a whole table.
+and of known jobs are written to both, and the queries of scrapers and pages are run on both; no
+plan of any of these may read a whole table.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def measure(file: Path, bodies: list[bytes]) -> tuple[dict[str, float], list[str
             costs = {"a batch": timed(lambda: receiver.accept(next(rest)), len(bodies) - NODES)}
             reference = RunReference(job_id=FIRST_JOB, cluster=CLUSTER)
             costs["finding a run"] = timed(lambda: store.find(reference), 50)
-            costs["asking for open runs"] = timed(lambda: store.open_runs(CLUSTER), 20)
+            costs["querying open runs"] = timed(lambda: store.open_runs(CLUSTER), 20)
         # A list reads the index of its order from the end, and stops.
         costs["a list of 50 runs"] = timed(lambda: store.runs(limit=50), 20)
         return costs, scans(str(file), seen)

@@ -90,7 +90,7 @@ class Ingest:
 
 
 def add_rows(figures: Figures, what: str, ours: float, theirs: float, victoria: float) -> None:
-    """One row beside each peer: the two goals are missed or reached on their own."""
+    """One row next to each peer: the two goals are missed or reached on their own."""
     rate = f"({ours:,.0f} values a second)"
     figures.row(
         what,
@@ -100,7 +100,7 @@ def add_rows(figures: Figures, what: str, ours: float, theirs: float, victoria: 
         reached=ours >= GOAL and ours / theirs >= RATIO,
     )
     figures.row(
-        f"{what}, beside VictoriaMetrics",
+        f"{what}, next to VictoriaMetrics",
         f"VictoriaMetrics 1.0 ({victoria:,.0f} values a second)",
         f"{ours / victoria:.2f} {rate}",
         "more than 1.0",

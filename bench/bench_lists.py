@@ -2,7 +2,7 @@
 
 Each list is the first page and its count, as page and API query them: every filter, every sort and
 some of both, searches for frequent and rare texts, and a page far down. The peer is slurmdbd's
-table of jobs with its keys, in SQLite, asked what `sacct` would ask for the same filter; it has no
+table of jobs with its keys, in SQLite, asked what `sacct` would request the same filter; it has no
 search, no order and no count.
 
 BENCH_RUNS=1000000 is the size of the goal; `make bench` measures a smaller store.

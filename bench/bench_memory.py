@@ -1,7 +1,7 @@
 """Memory of one agent with 64 jobs and 1,000 processes, alongside SAMS's collector of each job.
 
-Once with plain HTTP and a server that is away, once over HTTPS with a client certificate and a
-server that takes the batches.
+Once with plain HTTP and a server that is unreachable, once over HTTPS with a client certificate and
+a server that takes the batches.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def sams(folder: Path) -> tuple[float, float]:
 
 @contextmanager
 def tls_server() -> Iterator[Way]:
-    """A server of our own with TLS, which asks for certificates; gives the agent's settings."""
+    """A server of our own with TLS, which requests certificates; gives the agent's settings."""
     with tempfile.TemporaryDirectory(prefix="jobsight-bench-") as name:
         folder = Path(name)
         make_papers(folder)

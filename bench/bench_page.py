@@ -25,7 +25,7 @@ GOAL = 0.3
 PAGE_GOAL, SIZE_GOAL = 1.0, 200_000
 NODES, METRICS = 64, 20
 ROWS = 24 * 120
-#: What a page asks for.
+#: What a page requests.
 POINTS = 600
 ROUNDS = 5
 
@@ -93,7 +93,7 @@ def main() -> None:
         opened = browser_seconds(store)
     print(f"{len(found)} nodes, {len(names)} metrics, {sizes[0] / 1e6:.1f} MB of JSON")
     figures.row(
-        f"one job's curves: {NODES} nodes, 24 h at 30 s, {METRICS} metrics, store to JSON",
+        f"one job's time series: {NODES} nodes, 24 h at 30 s, {METRICS} metrics, store to JSON",
         "-",
         f"{min(times):.2f} s, the best of {ROUNDS} (the slowest {max(times):.2f}), and its report "
         f"{report:.2f} s",

@@ -33,7 +33,7 @@ def measure() -> dict[str, Outcome]:
             "a gateway that hangs": Host(stack.enter_context(hanging())),
             "a gateway that answers 500": Host(stack.enter_context(gateway(500)).url),
             "a gateway whose name cannot be resolved": Host("http://gateway.invalid:9091"),
-            "an agent that is away": Host(f"unix:{folder}/nobody.sock"),
+            "an agent that is unreachable": Host(f"unix:{folder}/nobody.sock"),
         }
         cluster, nodes = stack.enter_context(profiled(hosts))
         rounds = [compare(cluster, nodes, SECONDS) for _ in range(ROUNDS)]

@@ -127,7 +127,7 @@ def naming(folder: Path, rules: RuleSet, count: int) -> float:
 def main() -> None:
     figures = Figures()
     rules = RuleSet.ready()
-    # Beside the project and not in /tmp, which is memory on some machines.
+    # Next to the project and not in /tmp, which is memory on some machines.
     with scratch_directory() as name:
         folder = Path(name)
         with Store.open(folder / "store.db") as store:

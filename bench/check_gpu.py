@@ -235,7 +235,7 @@ class TimedLibrary:
 
 
 def cost(rounds: int = 50) -> dict[str, Any]:
-    """Milliseconds of one look at all GPUs, with and without the slow counters, and the calls."""
+    """Milliseconds of one sample of all GPUs, with and without the slow counters, and the calls."""
     import pynvml
 
     library = TimedLibrary(pynvml)

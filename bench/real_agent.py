@@ -40,7 +40,7 @@ class Way(NamedTuple):
     credentials: str = ""
 
 
-#: Unless a benchmark has a server, it is away.
+#: Unless a benchmark has a server, it is unreachable.
 AWAY = Way('url = "http://127.0.0.1:9"\ntoken_file = "{folder}/token"')
 
 

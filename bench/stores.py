@@ -178,7 +178,7 @@ def victoria_metrics(folder: Path) -> Iterator[StoreServer]:
 def _program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        sys.exit(f"{name} is not installed; right: apt install {name}")
+        sys.exit(f"{name} is not installed; expected: apt install {name}")
     return found
 
 
@@ -215,7 +215,7 @@ def _wait(server: StoreServer, path: str = "/api/v1/metrics") -> None:
             server.ask("GET", path)
             return
         except RuntimeError as error:
-            # Ours asks for its token, which is an answer.
+            # Ours requests its token, which is an answer.
             if " 401 " in str(error):
                 return
         except OSError:

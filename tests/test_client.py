@@ -94,7 +94,7 @@ def test_pages_iterate_by_themselves(client: Client, monkeypatch: pytest.MonkeyP
 
     def count(method: str, path: str, *arguments: Any) -> Any:
         asked.append(arguments[0].get("cursor"))
-        # Small pages, whatever the list asks for.
+        # Small pages, whatever the list requests.
         return request(method, path, {**arguments[0], "limit": 5})
 
     monkeypatch.setattr(client, "request", count)

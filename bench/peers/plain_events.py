@@ -1,5 +1,5 @@
 """Process events the plain way: no filter in the kernel, and every message wakes this loop, which
-takes it in, reads the executable's link at each exec and books the record of each exit."""
+takes it in, reads the executable's link at each exec and records the record of each exit."""
 
 import os
 import select

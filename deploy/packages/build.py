@@ -44,7 +44,7 @@ UNUSED: Final = ("ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tkint
                  "config-3.13-x86_64-linux-gnu", "__phello__")  # fmt: skip
 
 COMMAND: Final = """#!/bin/sh
-# Finds its interpreter beside itself, wherever the directory was moved to. -I: nothing of the
+# Finds its interpreter next to itself, wherever the directory was moved to. -I: nothing of the
 # system's Python is used.
 here=$(dirname "$(readlink -f "$0")")
 if [ -z "${{SSL_CERT_FILE:-}}" ] && [ -r /etc/pki/tls/certs/ca-bundle.crt ]; then
@@ -235,7 +235,7 @@ def write_commands(base: Path, wheel: Path) -> None:
 
 
 def compile_all(base: Path, directory: Path) -> None:
-    """Byte code beside the sources. Nobody may write there later, and checking the time of each
+    """Byte code next to the sources. Nobody may write there later, and checking the time of each
     source at every start would be in vain. All is compiled again: what an import left there has the
     path of this machine."""
     run(base / "bin" / "python3", "-I", "-B", "-m", "compileall", "-q", "-f", "--invalidation-mode",

@@ -1,8 +1,8 @@
 """Runs sample jobs and takes the pictures of the documents: pages by Chromium, a report as SVG, and
 a page of paper.
 
-The jobs run in a folder of their own with the system's Python, so that no picture shows a path of
-the machine on which it was taken. Pictures of GPUs show the jobs of :mod:`tests.web.gpu_jobs`,
+The jobs run in a directory of their own with the system's Python, so that no picture shows a path
+of the machine on which it was taken. Pictures of GPUs show the jobs of :mod:`tests.web.gpu_jobs`,
 since a machine without GPUs takes them.
 """
 

@@ -68,7 +68,7 @@ def zombies() -> list[str]:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     if MARK in os.environ:
-        # Several directories of tests use this fixture. The first looks, when all others are done:
+        # Several directories of tests use this fixture. The first one checks, after all others:
         # servers that live as long as the session were started meanwhile.
         yield
         return

@@ -56,7 +56,7 @@ class Kernel:
         self.names = Links()
         self.tracker = ProcessTracker(self.names)
         self.tracker.daemon_paths |= {b"/usr/sbin/slurmstepd", b"/usr/sbin/slurmstepd-wlm"}
-        #: Before the tracker's own clock: the past is what events tell of.
+        #: Before the tracker's own clock: the past is what events reports.
         self.now = time.monotonic_ns() - 3600 * 1000 * MILLISECOND
 
     def job(self, pid: int = 100, path: bytes = b"/bin/sh") -> JobUsage:

@@ -71,7 +71,7 @@ int main(int count, char **words)
 
 
 def available() -> bool:
-    """Whether this machine has the hierarchies and lets us make folders in them."""
+    """Whether this machine has the hierarchies and lets us make directories in them."""
     names = ("cpuacct", "memory", "freezer")
     return os.geteuid() == 0 and all((MOUNT / name / "tasks").exists() for name in names)
 
@@ -154,7 +154,7 @@ class SlurmJob:
         keep: bool = True,
         **named: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start a step; its folders stay behind where ``keep`` says so."""
+        """Start a step; its directories stay behind where ``keep`` says so."""
         entered = ":".join(str(self.directory(name, f"step_{step}")) for name in DAEMON_IN)
         inside = ":".join(str(self.directory(name, f"step_{step}")) for name in TASKS_IN)
         daemon = subprocess.Popen(
@@ -201,7 +201,7 @@ class SlurmJob:
         return found
 
     def end(self) -> None:
-        """End what runs and remove the folders."""
+        """End what runs and remove the directories."""
         deadline = time.monotonic() + 60
         while (left := self.processes()) and time.monotonic() < deadline:
             for pid in left:

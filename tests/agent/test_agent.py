@@ -53,7 +53,7 @@ def test_a_new_job_is_noticed_by_its_folder_and_without_listing_proc(
     monkeypatch.setattr(os, "listdir", note(real_list))
     monkeypatch.setattr(os, "scandir", note(real_scan))
     with following(node.finder()) as running:
-        # Nobody looks by the clock where the kernel tells of new directories.
+        # Nobody looks by the clock where the kernel reports new directories.
         wait_until(lambda: running.agent.collector.rounds or listed)
         assert not running.agent.watcher.blind
         node.job(5).step("sleep", "60")
@@ -320,7 +320,7 @@ def test_a_job_whose_every_read_fails_once(
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    """Whatever read fails, the agent lives on and the other job's books stay right."""
+    """Whatever read fails, the agent lives on and the other job's records stay right."""
     caplog.set_level(logging.ERROR)
     other = node.job(2)
     fault = Fault(monkeypatch, b"job_1")

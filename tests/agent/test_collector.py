@@ -60,7 +60,7 @@ def test_an_exit_during_a_round_lets_the_jobs_read_their_final_counters() -> Non
     collector.jobs = [job]
     collector.sample(job)
     assert job.final_reads == 1
-    # Nothing was told: nobody is asked.
+    # Nothing was told: nobody is queried.
     job.sample = lambda now, monotonic: setattr(job, "final_reads", 0)
     collector.sample(job)
     assert job.final_reads == 0

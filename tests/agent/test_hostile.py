@@ -109,7 +109,7 @@ def test_a_deleted_executable(node: SlurmNode, tmp_path: Path) -> None:
 def test_an_executable_that_is_not_seen_from_here(
     node: SlurmNode, tmp_path: Path, kind: str
 ) -> None:
-    """A container's files: the link gives the path inside, a look from outside finds nothing."""
+    """A container's files: the link gives the path inside, a search from outside finds nothing."""
     inside = tmp_path / "inside"
     inside.mkdir()
     static = inside / "burn"

@@ -32,7 +32,7 @@ def of_duckdb(settings: ArchiveSettings, query: str, **options: Any) -> list[lis
 
 
 def adapted(settings: ArchiveSettings, query: str) -> str:
-    """A query of docs/archive.md; where it asks for one job, for the first of this archive."""
+    """A query of docs/archive.md; where it requests one job, for the first of this archive."""
     query = query.strip().rstrip(";")
     if "job_id = 2" in query:
         found = of_duckdb(

@@ -75,7 +75,7 @@ def test_out_and_back(command: Command) -> None:
     assert command("read", "1", "3")[1].startswith("2 of 2 runs restored")
     assert command("read", "--month", "2026-11")[1].startswith("3 of 4 runs restored")
     with Store.open(command.store) as store:
-        # Job 2 of October was not asked for.
+        # Job 2 of October was not requested.
         assert months.everything(store) == {
             key: found for key, found in before.items() if not key.startswith("c1:2:")
         }

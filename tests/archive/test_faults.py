@@ -99,7 +99,7 @@ print(sorted(file.parent.name for file in Path({str(folder)!r}).rglob("*") if fi
     # The month that fitted is there whole; of the other one nothing is left.
     assert done.stdout.splitlines()[1] == str(["month=2026-10"] * 7)
     assert count(sqlite, "runs", "archived IS NOT NULL") == 2
-    # The disk has gone with the child, as one that is not mounted: nothing is written beside it.
+    # The disk has gone with the child, as one that is not mounted: nothing is written next to it.
     with pytest.raises(ArchiveError, match="mount it or correct archive"):
         write_archive(sqlite, place, LATER)
     assert list(folder.iterdir()) == []

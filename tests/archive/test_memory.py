@@ -10,7 +10,7 @@ from jobsight.store.store import Store
 from tests.store.many import NOW, fill
 
 ROOT = Path(__file__).parents[2]
-#: A process of its own, since its peak is what is asked for.
+#: A process of its own, since its peak is what is requested.
 PROGRAM = f"""
 import resource, sys
 from jobsight.archive import writer

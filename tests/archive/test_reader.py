@@ -64,7 +64,7 @@ def test_runs_that_are_whole_do_not_touch_the_archive(
         raise AssertionError("the archive was opened")
 
     filled.archive = nobody  # type: ignore[assignment]
-    # Job 4 has neither curves nor executables, and nothing of it was pruned.
+    # Job 4 has neither time series nor executables, and nothing of it was pruned.
     assert len(months.everything(filled)) == 6
 
 

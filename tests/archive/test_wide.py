@@ -1,4 +1,4 @@
-"""Curves as wide rows: what goes in comes out, whatever the metrics are called."""
+"""Time series as wide rows: what goes in comes out, whatever the metrics are called."""
 
 import numpy as np
 import pyarrow as pa

@@ -100,7 +100,7 @@ def test_a_pruned_run_that_changed_is_archived_whole(filled: Store, place: Stora
 
 def test_a_run_with_another_start_leaves_nothing_behind(filled: Store, place: Storage) -> None:
     write_archive(filled, place, LATER)
-    # The scheduler books it in the next month, under the same restart.
+    # The scheduler records it in the next month, under the same restart.
     with filled.database.write() as transaction:
         transaction.execute(
             "UPDATE runs SET start = :start, updated = updated + 1, archived_updated = NULL "

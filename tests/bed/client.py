@@ -137,7 +137,7 @@ class Client(ABC):
 
     def queue(self, job_id: int | str) -> list[Part]:
         """What the controller knows of a job, one entry for each task of an array and each part
-        of a het job; nothing when it has forgotten the job or cannot be asked."""
+        of a het job; nothing when it has forgotten the job or cannot be queried."""
         answer = self.run(
             ["squeue", "--noheader", "--array", "--states=all", f"--jobs={job_id}",
              "--format=%i %T"],
@@ -171,7 +171,7 @@ class Client(ABC):
     ) -> list[dict[str, str]]:
         """Wait until all parts of a job are in a state, or without one at their end.
 
-        The controller is asked first, because the accounting is seconds behind and for a moment
+        The controller is queried first, because the accounting is seconds behind and for a moment
         shows an array as one finished row. A job that ended is waited for in both, so that sacct
         tells the whole truth afterwards. Returns the accounting's rows of the allocations; they
         may still be missing when the state is not a final one.
@@ -184,7 +184,7 @@ class Client(ABC):
             states = {part.state for part in queued}
             if states == {state} and state not in FINAL_STATES:
                 return self._allocations(job_id)
-            if states <= FINAL_STATES:  # ended, forgotten, or the controller is away
+            if states <= FINAL_STATES:  # ended, forgotten, or the controller is unreachable
                 rows = self._allocations(job_id)
                 recorded = {row["State"].partition(" ")[0] for row in rows}
                 if len(rows) >= parts:

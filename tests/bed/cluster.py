@@ -224,7 +224,7 @@ class Cluster(Client):
             entries.check(self.settings)
         folder = self.settings.path()
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise BedError(f"{folder} is not a folder; give another one")
+            raise BedError(f"{folder} is not a directory; give another one")
         if folder.exists() and not (folder / "bed.json").exists() and os.listdir(folder):
             raise BedError(f"{folder} was not made by a bed and is not touched; give another one")
         if folder.exists() and folder.stat().st_uid != 0:
@@ -232,7 +232,7 @@ class Cluster(Client):
         return folder.exists() or bool(cgroup.tops(self.settings.node_pattern()))
 
     def _remove_all(self) -> None:
-        """Everything of this bed, however far it had come. Nothing is kept, so nothing is asked
+        """Everything of this bed, however far it had come. Nothing is kept, so nothing is queried
         to end in its own time."""
         settings, step, seconds = self.settings, self.steps.step, dict(self.steps.seconds)
         state = self._state or State.load(settings.folder)

@@ -2,7 +2,7 @@
 
 
 class BedError(Exception):
-    """Something the bed was asked for did not happen."""
+    """Something the bed was requested did not happen."""
 
 
 class BedUnavailableError(BedError):

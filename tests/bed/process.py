@@ -152,7 +152,7 @@ def all_pids() -> list[int]:
 def carries(mark: str, slurm_conf: Path) -> Callable[[int], bool]:
     """Whether a process was started by this bed, or by a prolog or epilog of its slurmd.
 
-    Hooks get a fresh environment without the mark, but Slurm tells them which they are.
+    Hooks get a fresh environment without the mark, but Slurm says which they are.
     """
     wanted, conf = mark.encode(), os.fsencode(slurm_conf)
 

@@ -52,7 +52,7 @@ class Settings:
         folder = os.path.realpath(self.folder or default_folder(self.name))
         if len(folder) > LONGEST_FOLDER or re.search(r"[^\w./-]", folder):
             raise BedError(
-                f"the folder's path must be shorter than {LONGEST_FOLDER} plain characters, "
+                f"the directory's path must be shorter than {LONGEST_FOLDER} plain characters, "
                 f"because sockets live in it: {folder}"
             )
         object.__setattr__(self, "folder", folder)

@@ -1,4 +1,4 @@
-"""The stores of tests/store, and the folders of a site that runs SAMS's programs."""
+"""The stores of tests/store, and the directories of a site that runs SAMS's programs."""
 
 from tests.sams.conftest import site
 from tests.store.conftest import location, store

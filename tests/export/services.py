@@ -1,4 +1,4 @@
-"""A real HTTPS service that asks for client certificates, registers documents, and can fail."""
+"""A real HTTPS service that requests client certificates, registers documents, and can fail."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_hostile_paths_stop_nobody(site: Site, command: Command) -> None:
     command("update")
     command("extract")
     assert reported(site) == [(1, ["100%", "<&>", "\\xff", "a\\x0ab"])]
-    # As the store shows it, it can be asked for.
+    # As the store shows it, it can be requested.
     assert "Software     : a\\x0ab" in command("update", "--test-path", "/sw/a\\x0ab/1/x")
 
 

@@ -1,4 +1,4 @@
-"""Files go to every service, nothing is lost when one is away, and the rest is kept tidy."""
+"""Files go to every service, nothing is lost when one is unreachable, and the rest is kept tidy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def other(papers: Path) -> Iterator[Service]:
 
 
 class Site:
-    """The folders and the file of a site."""
+    """The directories and the file of a site."""
 
     def __init__(self, folder: Path, papers: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A judge without rules: it says of each job what a test has told it."""
+"""A judge without rules: it says of each job what a test has set."""
 
 from __future__ import annotations
 

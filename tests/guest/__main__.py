@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--cache", type=Path, default=CACHE, help="where the image is kept")
         one.add_argument("--requirements", type=Path, action="append", metavar="FILE",
                          help="Python packages of the image (those that run)")  # fmt: skip
-    run.add_argument("--result", type=Path, help="folder for what the command left in /out")
+    run.add_argument("--result", type=Path, help="directory for what the command left in /out")
     run.add_argument("--seconds", type=int, default=600, help="time limit of the guest (600)")
     run.add_argument("--systemd", action="store_true", help="systemd as pid 1 of the guest")
     run.add_argument("--reboot", action="store_true",

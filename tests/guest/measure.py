@@ -1,6 +1,6 @@
 """Inside the guest: the agent measures real Slurm jobs on cgroup v2.
 
-Beside it a watcher reads the counters of every job's cgroup again and again until they are gone.
+Next to it a watcher reads the counters of every job's cgroup again and again until they are gone.
 What the agent put into its spool and what the watcher saw last comes back as one JSON document;
 the host compares.
 """

@@ -1,4 +1,4 @@
-"""A real server and a real agent under attack, with honest data beside the hostile ones.
+"""A real server and a real agent under attack, with honest data next to the hostile ones.
 
 ``python -m tests.hostile.soak`` (``make soak``) draws attacks of tests/hostile/attacks/ at random
 for half an hour; with ``--attack`` all of them run at the same time for ten minutes. Server and
@@ -238,7 +238,7 @@ class Reader:
         return dict(json.loads(body)) if status == 200 else None
 
     def browse(self) -> None:
-        """One round through the pages, and a look at some hostile run."""
+        """One round through the pages, and one read of some hostile run."""
         self.get("/", "list")
         self.get(f"/jobs?search=honest&cluster={HONEST}", "list")
         self.get("/api/v1/jobs?user=alice", "list")

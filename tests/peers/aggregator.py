@@ -1,4 +1,4 @@
-"""SAMS's own chain on the server: its aggregator over a folder of records into its SQLite file."""
+"""SAMS's own chain on the server: its aggregator over a directory of records into SQLite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Booked = dict[str, tuple[float, float]]
 
 
 class Aggregator:
-    """One run of SAMS's aggregator and what it booked."""
+    """One run of SAMS's aggregator and what it recorded."""
 
     def __init__(self, sams: Path, folder: Path) -> None:
         self.folder = folder

@@ -16,13 +16,13 @@ _PROJECT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def sams() -> Path:
-    """The folder of SAMS's commands."""
+    """The directory of SAMS's commands."""
     lock = _PROJECT / "requirements" / "peers.txt"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
     cache = _PROJECT / ".cache"
     cache.mkdir(exist_ok=True)
     venv = cache / f"peers-{key}"
-    # Workers of one run, and runs side by side, must not build in the same folder.
+    # Workers of one run, and runs side by side, must not build in the same directory.
     with open(cache / "peers.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         if not (venv / "complete").exists():

@@ -46,7 +46,7 @@ class JobTree:
         return int((self._folders()[0] / "cpuacct.usage").read_text())
 
     def remove(self) -> None:
-        """End what still runs and remove the folders, as Slurm does before the epilog."""
+        """End what still runs and remove the directories, as Slurm does before the epilog."""
         for child in self._children:
             if child.poll() is None:
                 child.kill()

@@ -56,7 +56,7 @@ print("".join(row.get(name, "") + end for name, end in columns))
 
 
 def _install_squeue(folder: Path, row: dict[str, str]) -> Path:
-    """Slurm's command beside the scontrol of the settings; returns a file with an x per call."""
+    """Slurm's command next to the scontrol of the settings; returns a file with an x per call."""
     (folder / "bin").mkdir()
     count = folder / "queries"
     for name in ("squeue", "scontrol"):

@@ -1,4 +1,4 @@
-"""Interchange with SAMS 1.10: its aggregator takes our records and books what we measured."""
+"""Interchange with SAMS 1.10: its aggregator takes our records and records what we measured."""
 
 import json
 import os
@@ -101,7 +101,7 @@ sams.output.File: {{base_path: {data}, jobid_hash_size: 1000, spool: ''}}
 
 @pytest.mark.root
 def test_a_measured_job_is_booked_as_measured(aggregator: Aggregator, tmp_path: Path) -> None:
-    """A real job in real cgroups, followed by our collector, booked by SAMS's aggregator."""
+    """A real job in real cgroups, followed by our collector, recorded by SAMS's aggregator."""
     config = tmp_path / "collector.yaml"
     config.write_text(_CONFIG.format(data=aggregator.data))
     job = JobTree(910_000_000 + os.getpid() * 10 + int(time.time()) % 10)
@@ -144,7 +144,7 @@ def test_a_measured_job_is_booked_as_measured(aggregator: Aggregator, tmp_path: 
 
 
 def _ready(pid: int) -> bool:
-    """The engine waits for folders when it holds an inotify descriptor."""
+    """The engine waits for directories when it holds an inotify descriptor."""
     links = Path(f"/proc/{pid}/fd")
     try:
         return any("inotify" in os.readlink(link) for link in links.iterdir())

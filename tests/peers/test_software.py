@@ -80,7 +80,7 @@ RENAMED = ("software: unclassified", "software: own programs")
 
 
 class Chain:
-    """Aggregator, updater and extractor of one make, with folders of their own."""
+    """Aggregator, updater and extractor of one make, with directories of their own."""
 
     def __init__(self, folder: Path, command: Callable[[str, list[str]], str]) -> None:
         self.folder = folder
@@ -253,7 +253,7 @@ READY = RuleSet.ready().files
 
 @pytest.mark.parametrize("file", [file.name for file in READY])
 def test_sams_gives_the_same_names_by_the_same_rules(sams: Path, tmp_path: Path, file: str) -> None:
-    """Each of the ready files is a file of SAMS as well; all paths of all files are asked for."""
+    """Each of the ready files is a file of SAMS as well; all paths of all files are requested."""
     source = Path(rules_module.__file__).parent / "ready" / file
     config = tmp_path / "sams.yaml"
     lines = source.read_text().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Real servers of the Prometheus world from Debian, on loopback and in private folders."""
+"""Real servers of the Prometheus world from Debian, on loopback and in private directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.ports import free_port
 
 
 class Process(abc.ABC):
-    """A server that can be killed and started again on the same port and folder."""
+    """A server that can be killed and started again on the same port and directory."""
 
     program = ""
     ready = "/-/ready"

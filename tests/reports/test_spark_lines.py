@@ -1,4 +1,4 @@
-"""Curves and shares as characters."""
+"""Time series and shares as characters."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 """The terminal report: compared with texts that a person has read and found good.
 
-``JOBSIGHT_GOLDEN=write pytest tests/reports`` writes them anew; read the difference.
+``JOBSIGHT_GOLDEN=write pytest tests/reports`` writes them again; read the difference.
 """
 
 import io

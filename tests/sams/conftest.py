@@ -1,4 +1,4 @@
-"""SAMS itself, and a site's folders."""
+"""SAMS itself, and a site's directories."""
 
 from pathlib import Path
 

@@ -56,7 +56,7 @@ def encode(made: dict[str, Any]) -> bytes:
 
 
 class Site:
-    """The folders and the settings of a site that runs the aggregator."""
+    """The directories and the settings of a site that runs the aggregator."""
 
     def __init__(
         self,

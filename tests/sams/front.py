@@ -37,7 +37,7 @@ http {{
 
 
 class Front:
-    """Where it listens, and the papers that its clients need."""
+    """Where it listens, and the credentials that its clients need."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
@@ -81,12 +81,12 @@ def _openssl(folder: Path, *arguments: str) -> str:
 
 
 def nginx_for(folder: Path, site: str) -> list[str]:
-    """The command of an nginx that serves one site and keeps all its files in a folder."""
+    """The command of an nginx that serves one site and keeps all its files in a directory."""
     nginx = shutil.which("nginx", path="/usr/sbin:/usr/bin")
     if nginx is None or shutil.which("openssl") is None:
         pytest.skip("needs nginx and openssl; `make test` as root installs them")
     (folder / "site.conf").write_text(site)
-    # Its workers would otherwise be a user who may not enter the folders of the tests.
+    # Its workers would otherwise be a user who may not enter the directories of the tests.
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(_MAIN.format(folder=folder, user=user))
     return [nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder)]

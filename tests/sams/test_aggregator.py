@@ -243,9 +243,9 @@ def test_sacct_completes_what_a_record_lacks(tmp_path: Path, info: dict[str, Any
         run = store.find(RunReference(job_id=1001))
         assert (run.info.user, run.info.account, run.info.state) == ("bob", "p9", "COMPLETED")
         assert run.start == START * SECOND
-        # One question for all that lack it, and the one that does not is not asked for.
+        # One question for all that lack it, and the one that does not is not requested.
         assert fallback.asked == [[1001, 1003]]  # type: ignore[attr-defined]
-        # The archive has the whole record, in its subfolder; read again it changes nothing.
+        # The archive has the whole record, in its subdirectory; read again it changes nothing.
         kept = json.loads((tmp_path / "archive/1/1001.n1.json").read_text())
         assert kept["sams.sampler.SlurmInfo"]["username"] == "bob"
         before = booked(store)

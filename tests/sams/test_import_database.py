@@ -68,7 +68,7 @@ _SECOND = """sams.aggregator.SoftwareAccountingPW:
 
 
 def sams_books(sams: Path, folder: Path, section: str, made: list[dict[str, Any]]) -> Path:
-    """Let SAMS's own aggregator fill a database; gives its folder."""
+    """Let SAMS's own aggregator fill a database; gives its directory."""
     for name in ("in", "archive", "error", "db"):
         (folder / name).mkdir(exist_ok=True, parents=True)
     for one in made:

@@ -1,4 +1,4 @@
-"""Any bytes: a clear reason or a correct booking, never a crash and never half of it."""
+"""Any bytes: a clear reason or a correct recording, never a crash and never half of it."""
 
 import json
 import math

@@ -17,7 +17,7 @@ from pathlib import Path
 from jobsight.config.settings import SshSettings
 from tests.ports import free_port
 
-#: sshd gives up its rights inside of this folder and insists on it.
+#: sshd gives up its rights inside of this directory and insists on it.
 _SEPARATION = Path("/run/sshd")
 
 
@@ -68,7 +68,7 @@ def running(folder: Path, environment: Mapping[str, str]) -> Iterator[SshSetting
 
 @contextmanager
 def _separation() -> Iterator[None]:
-    """The folder that sshd insists on; ours goes when the last of those who need it is done."""
+    """The directory that sshd insists on; ours goes when the last of those who need it is done."""
     ours = _SEPARATION / ".made-for-tests"
     while True:
         if not _SEPARATION.exists():

@@ -1,4 +1,4 @@
-"""The cluster's name where neither the settings nor a slurm.conf have it: Slurm is asked.
+"""The cluster's name where neither the settings nor a slurm.conf have it: Slurm is queried.
 
 Issue 14, fault 18: a server that queries Slurm over SSH or REST stored what the scheduler knows
 under the name of its own host, and what the agents send under that of the cluster.
@@ -249,7 +249,7 @@ def test_a_name_that_is_not_known_is_one_sentence(
 
 def test_a_server_without_a_scheduler_keeps_the_name_of_the_host(store: Store) -> None:
     def never(settings: Settings) -> Choice:
-        raise AssertionError("Slurm was asked")
+        raise AssertionError("Slurm was queried")
 
     assert cluster_of_agents(Settings(), store.database, never) == short_host_name()
     settings = Settings()
@@ -307,7 +307,7 @@ def test_a_server_starts_while_slurm_is_away_and_asks_again(
     settings.scheduler.interval = 0.01
     with Store.open(location) as store, scraping(settings, store):
         wait_until(lambda: "is not known" in _reasons()["scrape"])
-        # The folder appears with all of its files.
+        # The directory appears with all of its files.
         (tmp_path / "replies").symlink_to(DATA)
         wait_until(lambda: read_state(store.database, "lab").healthy)
         wait_until(lambda: _reasons()["scrape"] == "")
@@ -324,7 +324,7 @@ def test_slurm_on_another_host_names_the_cluster(store: Store, tmp_path: Path) -
             assert with_cluster_name(settings, store.database).cluster == "beluga"
     except sshd.Unavailable as reason:
         pytest.skip(str(reason))
-    # That host is away now.
+    # That host is unreachable now.
     assert with_cluster_name(settings, store.database).cluster == "beluga"
 
 
@@ -336,5 +336,5 @@ def test_slurmrestd_names_the_cluster(store: Store) -> None:
         assert isinstance(source, RestSource)
         assert with_cluster_name(settings, store.database).cluster == "hpc"
     settings.scheduler.source = "rest"
-    # It is away now.
+    # It is unreachable now.
     assert with_cluster_name(settings, store.database).cluster == "hpc"

@@ -127,7 +127,7 @@ def test_states() -> None:
     assert fields.parse_job_state("failed").ended
     assert fields.job_state(["COMPLETED"]) == ("COMPLETED", ())
     assert fields.job_state(["CONFIGURING", "RUNNING"]) == ("RUNNING", ("CONFIGURING",))
-    # Its end is not booked yet.
+    # Its end is not recorded yet.
     assert fields.job_state(["CANCELLED", "COMPLETING"]).ended is False
     assert fields.node_state("mixed*+drain") == ("MIXED", ("NOT_RESPONDING", "DRAIN"))
     assert fields.node_state(["IDLE", "DRAIN"]) == ("IDLE", ("DRAIN",))

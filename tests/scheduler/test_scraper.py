@@ -105,7 +105,7 @@ class Slurm:
 
 
 class Site:
-    """A store, a Slurm and a clock; the scraper can be started anew."""
+    """A store, a Slurm and a clock; the scraper can be started again."""
 
     def __init__(self, folder: Path) -> None:
         self.settings = Settings(
@@ -165,7 +165,7 @@ def test_nodes_and_waiting_jobs_are_kept(site: Site) -> None:
     site.slurm.queued = [job(2), job(3)]
     site.scraper.once()
     assert read_snapshot(site.store.database, "c1", "pending", JobRecord) == []
-    # The controller is away: what was known of the cluster stays.
+    # The controller is unreachable: what was known of the cluster stays.
     site.slurm.controller_away = SourceError("squeue failed")
     assert not site.scraper.once().healthy
     assert len(read_snapshot(site.store.database, "c1", "node", NodeInfo)) == 1
@@ -220,7 +220,7 @@ def test_catching_up_goes_in_bounded_windows(site: Site) -> None:
     assert begins[0] <= NOW - 900 * SECOND
     assert begins[1:] == ends[:-1]
     assert ends[-1] >= site.now
-    # The next round asks for the overlap only.
+    # The next round requests the overlap only.
     site.slurm.windows.clear()
     site.now += 60 * SECOND
     site.scraper.once()
@@ -237,11 +237,11 @@ def test_progress_is_kept_when_the_accounting_goes_away_on_the_way(site: Site) -
         nonlocal calls
         calls += 1
         if calls == 5:
-            raise SourceError("sacct failed with 1: slurmdbd is away")
+            raise SourceError("sacct failed with 1: slurmdbd is unreachable")
         return real(since, until)
 
     site.slurm.accounting = flaky  # type: ignore[method-assign]
-    assert site.scraper.once().reason == "sacct failed with 1: slurmdbd is away"
+    assert site.scraper.once().reason == "sacct failed with 1: slurmdbd is unreachable"
     reached = read_state(site.store.database, "c1").until
     assert reached is not None
     assert NOW < reached < site.now
@@ -290,9 +290,9 @@ def test_slurm_away_leaves_what_is_stored(site: Site) -> None:
 
 
 def test_the_queue_alone_serves_while_the_accounting_is_away(site: Site) -> None:
-    site.slurm.accounting_away = SourceError("slurmdbd is away")
+    site.slurm.accounting_away = SourceError("slurmdbd is unreachable")
     site.slurm.queued = [job()]
-    assert site.scraper.once().reason == "slurmdbd is away"
+    assert site.scraper.once().reason == "slurmdbd is unreachable"
     assert site.runs() == [(1, 0, "RUNNING")]
 
 

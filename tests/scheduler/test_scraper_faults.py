@@ -86,12 +86,12 @@ def test_the_queue_only_completes_what_the_accounting_recorded(site: Site, away:
     )
     site.slurm.accounting = lambda since, until: Jobs([booked])  # type: ignore[method-assign]
     assert site.scraper.once().healthy
-    # The controller has the job longer than the overlap, or the accounting is away.
+    # The controller has the job longer than the overlap, or the accounting is unreachable.
     site.now += 2 * HOUR
     empty: list[JobRecord] = []
     site.slurm.accounting = lambda since, until: Jobs(empty)  # type: ignore[method-assign]
     if away:
-        site.slurm.accounting_away = SourceError("slurmdbd is away")
+        site.slurm.accounting_away = SourceError("slurmdbd is unreachable")
     live = job(state="FAILED", end=NOW + 61 * SECOND, exit_signal=15, cpus=1, gpus=0, uid=7)
     queued = JobRecord(info=live, reason="TimeLimit")
     site.slurm.queue = lambda: Jobs([queued])  # type: ignore[method-assign]
@@ -106,11 +106,11 @@ def test_the_queue_only_completes_what_the_accounting_recorded(site: Site, away:
     assert site.scraper.once().changed == 0
 
 
-# Fault 7: while the accounting is away, the controller still ends a run.
+# Fault 7: while the accounting is unreachable, the controller still ends a run.
 def test_the_queue_ends_a_run_that_the_accounting_has_open(site: Site) -> None:
     site.slurm.booked = [job()]
     assert site.scraper.once().healthy
-    site.slurm.accounting_away = SourceError("slurmdbd is away")
+    site.slurm.accounting_away = SourceError("slurmdbd is unreachable")
     site.slurm.queued = [job(state="FAILED", end=NOW + SECOND, exit_code=3)]
     site.scraper.once()
     (run,) = site.store.runs()
@@ -124,7 +124,7 @@ def test_a_run_that_never_happened_is_deleted(site: Site) -> None:
     site.scraper.once()
     site.store.write(batch(part(sighting(job_id=4, birth=NOW))))
     site.slurm.queued = [job(2, None, state="PENDING")]
-    site.slurm.accounting_away = SourceError("slurmdbd is away")
+    site.slurm.accounting_away = SourceError("slurmdbd is unreachable")
     site.now += HOUR
     site.scraper.once()
     assert [run[0] for run in site.runs()] == [1, 2, 3, 4]

@@ -11,7 +11,7 @@ from tests.sams.front import make_papers
 
 
 class Papers:
-    """Files in one folder, made once for all tests."""
+    """Files in one directory, made once for all tests."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:

@@ -19,7 +19,7 @@ from tests.sams.front import PROJECT
 from tests.waiting import wait_until
 
 #: Imports once and forks a server for each line: what takes long happens before the fork. For a
-#: store in a database the folder beside it would be the machine's own.
+#: store in a database the directory next to it would be the machine's own.
 _SPAWNER = """
 import ctypes, json, os, signal, sys
 from pathlib import Path

@@ -209,7 +209,7 @@ def test_a_store_that_cannot_be_read_is_reported(
     tag = app.get("/").headers["ETag"]
 
     def fail(*arguments: object) -> None:
-        raise databases.StoreError("the store is away")
+        raise databases.StoreError("the store is unreachable")
 
     monkeypatch.setattr(opened.database, "revision", fail)
     monkeypatch.setattr(opened.database, "query", fail)

@@ -58,7 +58,7 @@ class Receiving:
         assert self.contents() == before
 
     def reads(self, runs: int) -> None:
-        """The reports and curves of the latest runs are there, whatever was accepted."""
+        """The reports and time series of the latest runs are there, whatever was accepted."""
         for row in self.get(f"/api/v1/jobs?limit={runs}")["jobs"]:
             run = row["run"]
             assert self.get(f"/api/v1/jobs/{run}")["run"] == run
@@ -243,7 +243,7 @@ def hostile() -> dict[str, tuple[bytes | Batch, int, str]]:
         "10,000 metrics": (wide(10_000), 400, "10000 columns is refused; 4096 are allowed"),
         "a zstd bomb": (bomb, 400, "would unpack to 67108865 bytes; 67108864 are allowed"),
         "a bomb within bounds": (damage.sealed(b"\0" * wire.MAX_UNPACKED), 400, "header"),
-        "deep nesting beside the fields": (damage.with_field(b"x", deep), 400, "header"),
+        "deep nesting next to the fields": (damage.with_field(b"x", deep), 400, "header"),
         "deep nesting in a field": (damage.with_field(b"jobs", deep), 400, "header"),
         "deep nesting in the columns": (damage.packed(deep_columns, columns), 400, "header"),
         "deep maps": (damage.with_field(b"x", b"\x81\xa1a" * 50_000 + b"\xc0"), 400, "header"),

@@ -83,7 +83,7 @@ def test_curves_come_back_in_our_units(kept: Prometheus | VictoriaMetrics) -> No
     ]
     assert set(found.columns["memory.used"].tolist()) - {MISSING} == {2**20}
     assert found.columns["gpu.1.power"].tolist()[0] == 250_000_000
-    # Only what was asked for, and only of this run.
+    # Only what was requested, and only of this run.
     (some,) = curves.series(RUN, ["gpu.1.power", "site.own"], until=NOW + 5 * SECOND)
     assert list(some.columns) == ["gpu.1.power"]
     assert curves.series(RUN, ["site.own"]) == []

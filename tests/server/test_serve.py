@@ -213,7 +213,7 @@ def other_user() -> Iterator[int]:
 def test_another_user_of_the_machine_gets_nothing(
     served: Served, tmp_path: Path, other_user: int
 ) -> None:
-    # The folders above may be entered: what protects is the mode of each file and the token.
+    # The directories above may be entered: what protects is the mode of each file and the token.
     for folder in (tmp_path / "data", *tmp_path.parents):
         if folder.stat().st_uid == os.getuid() and str(folder).startswith("/tmp/"):
             folder.chmod(folder.stat().st_mode | 0o055)

@@ -113,7 +113,7 @@ def test_a_database_that_may_only_be_read(
         psycopg.connect(location, autocommit=True) as connection,
     ):
         name = connection.info.dbname
-        # With a time it waits for their end: one about to end could still be asked something.
+        # With a time it waits for their end: one about to end could still be queried something.
         others = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s"
         others += " AND pid <> pg_backend_pid()"
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")

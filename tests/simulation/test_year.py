@@ -164,7 +164,7 @@ def test_no_run_uses_more_than_it_holds(runs: list[SimulatedRun]) -> None:
         assert info.cpus
         assert info.start is not None
         held = (totals.time - info.start) * info.cpus // len(info.nodes or (1,))
-        # The script itself and its helpers take a second beside the planned programs.
+        # The script itself and its helpers take a second next to the planned programs.
         assert (totals.cpu_time or 0) <= held + 3 * 10**9
         assert (totals.memory_peak or 0) <= (totals.memory_limit or 0)
         for gpu in part.gpus:

@@ -1,6 +1,6 @@
-"""Findings about real jobs: each misbehaves in one way, beside jobs that behave.
+"""Findings about real jobs: each misbehaves in one way, next to jobs that behave.
 
-The jobs are short, so that the rules of a site of its own lower what a rule asks for. What is
+The jobs are short, so that the rules of a site of its own lower what a rule requests. What is
 planted is planted so strongly that a busy machine comes to the same verdict.
 """
 

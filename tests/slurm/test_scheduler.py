@@ -117,7 +117,7 @@ def ended(cluster: Cluster) -> dict[str, int]:
     for name, job_id in jobs.items():
         if name != "waiting":
             cluster.wait(job_id, timeout=120)
-    # The outermost step of a job ends after it, and is told of later still.
+    # The outermost step of a job ends after it, and is reported later still.
     wait_until(lambda: not unfinished(cluster))
     return jobs
 

@@ -165,7 +165,7 @@ def test_two_users_on_one_node_are_kept_apart(site: Site) -> None:
     options = (f"--nodelist={node}", "--mem=100", "--ntasks=1")
     jobs = {}
     for user, seconds_of in ((ALICE, 2.0), (BOB, 1.0)):
-        # Each runs a program of its own name, so that one booked on the other would be seen.
+        # Each runs a program of its own name, so that one recorded on the other would be seen.
         text = script(
             "folder=$(mktemp -d)", f"cp $(readlink -f $(which python3)) $folder/{user}",
             f"$folder/{user} -c 'import time\nwhile time.process_time() < {seconds_of}: pass'",

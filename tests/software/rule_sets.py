@@ -25,7 +25,7 @@ def rule_set(*rules: str) -> RuleSet:
         return RuleSet.load([file])
 
 
-#: The software and its version as folders, the first rules of a site.
+#: The software and its version as directories, the first rules of a site.
 PLAIN = rule_set("^/opt/(?P<s>[^/]+)/(?P<v>[^/]+)/ %(s)s %(v)s")
 #: The same, with one program renamed and another ignored.
 BETTER = rule_set(

@@ -316,7 +316,7 @@ def forget_names(store: Store) -> None:
 def test_any_order_of_events_gives_the_sums_of_a_fresh_start(
     store: Store, events: list[JobInfo | JobPart | RuleSet | None], last: RuleSet
 ) -> None:
-    """Batches, late records, runs bound anew, rules that change, and rounds between them."""
+    """Batches, late records, runs bound again, rules that change, and rounds between them."""
     clear(store)
     rules = NONE
     for event in events:

@@ -1,4 +1,4 @@
-"""The daily rollups and by month as they stand, and worked out anew."""
+"""The daily rollups and by month as they stand, and worked out again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time series of nodes: stored once, by day, joined, read back, thinned and removed."""
+"""The time series of nodes: stored once, by day, joined, read back, downsampled and removed."""
 
 from __future__ import annotations
 

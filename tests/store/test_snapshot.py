@@ -22,7 +22,7 @@ def test_nodes_come_change_and_go(store: Store) -> None:
     snapshot = Snapshot(store.database, "c1", clock=lambda: 5)
     assert snapshot.replace("node", named(node("a", cpus=4), node("b"))) == 2
     assert snapshot.replace("node", named(node("a", cpus=4), node("b"))) == 0
-    # A scraper that was started anew knows what is there.
+    # A scraper that was started again knows what is there.
     snapshot = Snapshot(store.database, "c1", clock=lambda: 9)
     assert snapshot.replace("node", named(node("a", cpus=4), node("c", gres={"gpu:a100": 4}))) == 2
     found = read_snapshot(store.database, "c1", "node", NodeInfo)

@@ -89,7 +89,7 @@ def test_ids_of_writers_at_once_do_not_meet(store: Store) -> None:
 
 
 def test_two_sightings_of_a_node_in_one_batch(store: Store) -> None:
-    """A cgroup that was made anew: times add up, peaks do not, within a batch as over several."""
+    """A cgroup that was made again: times add up, peaks do not, within a batch as over several."""
     again = sighting(birth=START + 5)
     store.write(
         batch(

@@ -46,7 +46,7 @@ def test_the_pieces_hold_what_the_batch_held(counts: list[tuple[int, int]]) -> N
         mine = [one for one in parts if one.epoch == str(number)]
         assert [use for one in mine for use in one.executables] == part.executables
         assert [use for one in mine for use in one.steps] == part.steps
-        # The last word is the last, and curves come once.
+        # The last word is the last, and time series come once.
         assert [one.final for one in mine] == [False] * (len(mine) - 1) + [True]
         assert [one.series for one in mine] == [None] * (len(mine) - 1) + [part.series]
     sizes = [sum(len(part.executables) + len(part.steps) for part in one.parts) for one in pieces]

@@ -156,7 +156,7 @@ def test_a_second_attempt_leaves_no_descriptor(spool: Spool) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("obstacle", ["file", "counter is a folder"])
+@pytest.mark.parametrize("obstacle", ["file", "counter is a directory"])
 def test_a_place_that_cannot_be_used_is_said(tmp_path: Path, obstacle: str) -> None:
     place = tmp_path / "spool"
     if obstacle == "file":

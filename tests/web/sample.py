@@ -53,7 +53,7 @@ def times_of(start: int, length: float) -> list[int]:
 
 
 def curves(shape: Shape, start: int, length: float, seed: int, gap: bool = False) -> Series:
-    """Curves of the given shape with the unrest of real ones."""
+    """Time series of the given shape with the unrest of real ones."""
     chance = random.Random(seed)
     times = times_of(start, length)
     columns: dict[str, array[int]] = {
@@ -91,7 +91,7 @@ def curves(shape: Shape, start: int, length: float, seed: int, gap: bool = False
 
 
 def totals_of(series: Series, **changes: Any) -> JobTotals:
-    """The counters as they stand at the end of the curves."""
+    """The counters as they stand at the end of the time series."""
     last = {name: column[-1] for name, column in series.columns.items()}
     fields: dict[str, Any] = {
         "time": series.times[-1],

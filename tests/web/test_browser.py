@@ -91,7 +91,7 @@ def test_curves_are_drawn(browser: Browser, address: str, runs: dict[str, Run]) 
             assert plot["painted"] > 2000
             assert plot["values"] > plot["times"]
             assert plot["times"] > 60
-        # What was asked for is a line of its own in the plots of CPU and memory.
+        # What was requested is a line of its own in the plots of CPU and memory.
         last = "document.querySelectorAll('.plot-area')[0].uplot.data.at(-1)[5]"
         assert page.evaluate(last) == 4
 
@@ -256,7 +256,7 @@ def _refresh(browser: Browser, address: str, store: Store, now: list[int]) -> No
             pages: list[int] = []
             curves: list[int] = []
             page.on("response", lambda answer, lists=(pages, curves): _note(answer, *lists))
-            # The browser has no tag of the page that it loaded, only of the curves.
+            # The browser has no tag of the page that it loaded, only of the time series.
             _refreshes(page, pages, 4)
             assert pages[0] == 200
             assert {*pages[1:]} == {304}

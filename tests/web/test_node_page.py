@@ -1,4 +1,4 @@
-"""The page of a node with its own curves beside the sum of its jobs."""
+"""The page of a node with its own time series next to the sum of its jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _job(job_id: int, start: int, hours: float, cores: float, memory: int) -> tu
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Store.open(tmp_path_factory.mktemp("node") / "store.db") as opened:
-        # Until two hours ago, and again for the last hour: the agent was away meanwhile.
+        # Until two hours ago, and again for the last hour: the agent was unreachable meanwhile.
         write_day(opened, NOON - DAY, hours=22, busy=wave)
         write_day(opened, NOON - 3600 * SECOND, hours=1, busy=lambda time: 6.0)
         hour = 3600 * SECOND
@@ -109,7 +109,7 @@ def test_a_gap_is_a_gap(client: TestClient) -> None:
 
 
 def test_only_who_sees_everything_sees_the_node_as_a_whole(client: TestClient) -> None:
-    """On a node with one job, its curves are those of the job."""
+    """On a node with one job, its time series are those of the job."""
     with seen_by(user("bob")):
         text = client.get(PAGE).text
         assert "What the node and its jobs used" not in text

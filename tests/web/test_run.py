@@ -147,7 +147,7 @@ def test_every_figure_of_the_report_is_on_the_page() -> None:
     wanted = [*figures(report()), "Failed with exit code 7", "path unknown", "incomplete"]
     wanted += ["not ended", "Job id 12", "own namespace"]
     assert len(wanted) > 70
-    # A path is split into folder and file, and the parser sees words: compare without spaces.
+    # A path is split into directory and file, and the parser sees words: compare without spaces.
     seen = document.text.replace(" ", "")
     assert [text for text in wanted if text.replace(" ", "") not in seen] == []
 

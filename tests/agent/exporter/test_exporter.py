@@ -172,7 +172,7 @@ def test_a_recorded_gpu_in_base_units(exporter: Exporter, job: Job) -> None:
     assert 600 < row["gpu.0.power"] / 1e6 < 700
     assert one(found, "jobsight_job_gpu_utilization_ratio", gpu="0") == 1.0
     assert values(found, "jobs_gpus_used", instance="n1", slurm_job="42") == {"0": 1.0}
-    # What petricore's pages ask for each of them.
+    # What petricore's pages request each of them.
     pages = {name: one(found, name, instance="n1", gpu="0") for name in names.NVIDIA_SMI}
     reading = made.readings["0"]
     assert (reading.memory_total, reading.temperature) != (None, None)
@@ -243,7 +243,7 @@ def test_every_name_on_a_recorded_v2_tree(
         sampler.columns(view)
     found = samples(exporter.text())
     labels = {"instance": "node1", "slurm_job": "2"}
-    # The kernel's own figures: the sum of what lies in the steps' "user" folders.
+    # The kernel's own figures: the sum of what lies in the steps' "user" directories.
     cpu = {"usage_usec": 0, "user_usec": 0, "system_usec": 0}
     for file in place.glob("step_*/user/cpu.stat"):
         words = file.read_text().split()
@@ -263,7 +263,7 @@ def test_every_name_on_a_recorded_v2_tree(
     calls = sum(int(Path(f"/proc/{process.pid}/io").read_text().split()[5]) for process in sleepers)
     assert one(found, "jobs_read_count", **labels) == calls
     written = {name for name, _ in found if name in names.PETRICORE}
-    # Nothing was used between the two looks, and no GPU is there.
+    # Nothing was used between the two samples, and no GPU is there.
     assert written == names.PETRICORE.keys() - {"jobs_gpus_used"}
     assert one(found, "jobs_cpu_percent", **labels) == 0
     assert set(values(found, "jobs_cpu_time_core", **labels)) == {"0", "1"}

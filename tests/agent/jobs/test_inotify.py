@@ -1,4 +1,4 @@
-"""Folders that come and go, in the cgroups of the real kernel as well as on a disk."""
+"""Directories that come and go, in the cgroups of the real kernel as well as on a disk."""
 
 import os
 from collections.abc import Iterator

@@ -88,7 +88,7 @@ def test_a_tree_of_processes_is_seen_whole() -> None:
     assert child.stdout is not None
     child.stdout.readline()
     probe = ProcessTreeProbe(child.pid)
-    # On a busy machine a fork may be seen before its exec: the next look tells.
+    # On a busy machine a fork may be seen before its exec: the next sample shows it.
     deadline = time.monotonic() + 60
     found = probe.sample()
     while not any(use.path.endswith(b"sleep") for use in probe.executables()):

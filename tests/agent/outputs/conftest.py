@@ -35,6 +35,6 @@ def view() -> JobView:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """The path of a unix socket has 107 bytes, which a worker's folder can use up by itself."""
+    """The path of a unix socket has 107 bytes, which a worker's directory can use up by itself."""
     with tempfile.TemporaryDirectory(prefix="sight") as name:
         yield Path(name)

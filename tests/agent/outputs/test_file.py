@@ -36,7 +36,7 @@ def test_the_document_is_sorted_and_without_blanks(tmp_path: Path, view: JobView
     output.store(view, "secret", {"x": 1})
     output.write(view, {"a": {"k": "v"}, "b": {}, "secret": {"x": 1}})
     file = tmp_path / "data" / "1" / "1234.n1.json"
-    # The empty last word of b does not wipe out its sample.
+    # The empty last message of b does not wipe out its sample.
     assert file.read_bytes() == b'{"a":{"k":"v"},"b":{"a":[1,2.5,null],"z":1}}'
     assert os.listdir(file.parent) == ["1234.n1.json"]
 
@@ -193,7 +193,7 @@ STRANGER = 54321
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users can enter, unlike those of the tests."""
+    """A directory that other users can enter, unlike those of the tests."""
     with tempfile.TemporaryDirectory(prefix="jobsight-") as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -20,7 +20,7 @@ from jobsight.cli.compat.collector import view_of
 
 
 class Noting:
-    """Writes down what is asked of it; the errors come first."""
+    """Writes down what is queried of it; the errors come first."""
 
     name = "noting"
 

@@ -93,7 +93,7 @@ def test_the_shared_paths_are_limited_in_bytes() -> None:
 def test_long_paths_without_end_fold_into_one_row_and_leave_room_for_others(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threat S-06: the sums stay exact, and the job beside keeps its rows."""
+    """Threat S-06: the sums stay exact, and the job next to keeps its rows."""
     monkeypatch.setattr(RowMemory, "limit", RowMemory.used + 2**20)
     usage = kernel.job()
     for number in range(2000):

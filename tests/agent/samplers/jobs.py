@@ -61,7 +61,7 @@ class Books:
 
 
 class Job:
-    """A view, its clock and its machine below one folder."""
+    """A view, its clock and its machine below one directory."""
 
     def __init__(self, root: Path, **view: Any) -> None:
         self.root = root
@@ -101,7 +101,7 @@ class Job:
         return process
 
     def on_v1(self, files: dict[str, str] | None = None) -> Counters:
-        """Put the job into v1 folders with these files below ``cgroup``."""
+        """Put the job into v1 directories with these files below ``cgroup``."""
         write(self.root / "cgroup", files if files is not None else V1)
         folders = {name: self.root / "cgroup" / name for name in ("cpuacct", "memory")}
         counters = CgroupV1(**folders)

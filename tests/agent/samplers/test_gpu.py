@@ -177,7 +177,7 @@ def test_what_a_gpu_does_not_support_is_asked_once(job: Job, library: Library) -
         job.clock.go(1)
     assert library.asked.count("nvmlDeviceGetApplicationsClock") == 2
     assert library.asked.count("nvmlDeviceGetPowerUsage") == 3
-    # Only the job's own GPU was asked, and the answers of a round serve all jobs.
+    # Only the job's own GPU was queried, and the answers of a round serve all jobs.
     assert job.node.errors.causes == {}
     other = GpuSampler(node=job.node)
     view = job.another(7)

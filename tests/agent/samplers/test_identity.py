@@ -109,7 +109,7 @@ def test_names_of_software_from_a_mapper(job: Job) -> None:
     found = software.document(job.view)
     assert found is not None
     assert found["current"]["software"] == {"gromacs": {"user": 4.0, "system": 6.0}}
-    # Without a counter the books are the total.
+    # Without a counter the records are the total.
     assert found["current"]["total_user"] == 10.0
     assert list(software.errors.causes) == ["software_mapper"]
 

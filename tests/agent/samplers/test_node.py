@@ -1,4 +1,4 @@
-"""Readings that jobs share, descriptors that stay open, work beside the loop."""
+"""Readings that jobs share, descriptors that stay open, work next to the loop."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pressure: the job's own folder on v2, the groups of its processes otherwise."""
+"""Pressure: the job's own directory on v2, the groups of its processes otherwise."""
 
 import shutil
 

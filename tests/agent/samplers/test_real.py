@@ -161,7 +161,7 @@ def test_a_real_job(running: Running, own: OwnCgroup, tmp_path: Path) -> None:
     running.look()
     final = samplers["software"].final(view)
     executable = os.path.realpath(sys.executable)
-    # The books begin with the probe, which came after the program; the counter knows all.
+    # The records begin with the probe, which came after the program; the counter knows all.
     assert 0 < final["execs"][executable]["user"] <= final["current"]["total_user"]
     own.remove()
     with pytest.raises(CgroupGone):

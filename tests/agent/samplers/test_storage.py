@@ -31,7 +31,7 @@ def test_mount_points_appear_while_the_job_runs(job: Job, tmp_path: Path) -> Non
     assert found[str(folder)]["size"] == expected.f_frsize * expected.f_blocks
     row = sampler.columns(job.view)
     assert set(row) == {f"filesystem.{folder}.{name}" for name in ("size", "free", "used")} or (
-        # A long temporary folder makes a name too long for a curve.
+        # A long temporary directory makes a name too long for a time series.
         "column" in sampler.errors.causes
     )
     folder.rmdir()

@@ -25,7 +25,7 @@ COLLECTOR = (sys.executable, "-m", "jobsight.cli.compat.collector")
 
 @pytest.fixture(autouse=True)
 def run_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One agent answers in a run folder, so each test has its own; a socket's path is short."""
+    """One agent answers in a run directory, so each test has its own; a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="sight") as name:
         monkeypatch.setenv("JOBSIGHT_AGENT__RUN_DIRECTORY", name)
         yield
@@ -175,7 +175,7 @@ sams.output.File: {{base_path: {tmp_path}/data, spool: ''}}
     assert document["sams.sampler.SlurmInfo"]["account"] == "staff"
 
 
-# Fault 17: a collector beside an agent did not use what the agent knew of the job.
+# Fault 17: a collector next to an agent did not use what the agent knew of the job.
 @pytest.mark.root
 def test_an_attached_collector_has_the_agents_knowledge_and_is_current_at_hup(
     tmp_path: Path, jobs: list[JobTree]

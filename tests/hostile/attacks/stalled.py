@@ -1,6 +1,6 @@
 """Programs on a file system that leaves some requests without an answer: FUSE, or NFS that hangs.
 
-Whoever else asks for the attributes of the running program, such as ``stat("/proc/PID/exe")`` of
+Whoever else requests the attributes of the running program, such as ``stat("/proc/PID/exe")`` of
 root, waits until the file system is unmounted. So does a program that closes a file of it in its
 exec, and with it whoever reads what the kernel holds back during an exec, such as ``/proc/PID/io``.
 Mounting it needs root, as with fusermount and allow_other; the programs are those of ``--user``.

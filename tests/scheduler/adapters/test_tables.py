@@ -1,4 +1,4 @@
-"""The tables: every column that a command is asked for is read, and every field exists."""
+"""The tables: every column that a command is requested is read, and every field exists."""
 
 import pytest
 

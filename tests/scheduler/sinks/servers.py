@@ -18,7 +18,7 @@ from tests.ports import free_port
 
 @contextmanager
 def mongodb(folder: Path, port: int | None = None, *, auth: bool = False) -> Iterator[str]:
-    """The daemon of SecantusDB with its files in a folder; the address to connect to."""
+    """The daemon of SecantusDB with its files in a directory; the address to connect to."""
     port = port or free_port()
     program = Path(sys.executable).with_name("secantusd-py")
     command = [program, "--port", str(port), "--storage-path", folder, "--log-level", "ERROR"]

@@ -50,7 +50,7 @@ def test_a_recorded_cluster_becomes_a_table(
     rows = {row["display_id"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert {row["user"] for row in rows.values()} == {"alice"}
     assert rows["15"]["state"] == "OUT_OF_MEMORY"
-    # The accounting's JSON of 22.05 does not tell it; the controller's does.
+    # The accounting's JSON of 22.05 does not have it; the controller's does.
     assert rows["12"]["exit_code"] == "42"
     assert main(["jobs", "--store", location, "-t", "failed", "-o", "json", "-n", "2"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Replies of releases that cannot be run here, from a folder that is not part of the project."""
+"""Replies of releases that cannot be run here, from a directory that is not part of the project."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from jobsight.scheduler.records import Problem, SourceError
 
 FOLDER = os.environ.get("JOBSIGHT_REPLIES", "")
 pytestmark = pytest.mark.skipif(
-    not FOLDER, reason="JOBSIGHT_REPLIES names no folder with recorded replies of other releases"
+    not FOLDER, reason="JOBSIGHT_REPLIES names no directory with recorded replies of other releases"
 )
 
 

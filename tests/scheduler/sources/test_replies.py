@@ -1,4 +1,4 @@
-"""Replies are kept as they came, for as long as was asked, and can be read again."""
+"""Replies are kept as they came, for as long as was queried, and can be read again."""
 
 import json
 import os

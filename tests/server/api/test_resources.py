@@ -1,4 +1,4 @@
-"""The resources of the API beside the list and the report of runs."""
+"""The resources of the API next to the list and the report of runs."""
 
 from collections.abc import Iterator
 

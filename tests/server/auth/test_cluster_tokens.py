@@ -208,12 +208,12 @@ def test_a_store_that_does_not_answer_lets_nobody_in(
     client: TestClient, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
-        raise StoreError("the store is away")
+        raise StoreError("the store is unreachable")
 
     _, token = tokens.add("alpha")
     monkeypatch.setattr(Tokens, "by_digest", fail)
     answer = client.post(
         "/api/v1/batches", content=b"x", headers={"Authorization": f"Bearer {token}"}
     )
-    assert (answer.status_code, answer.json()["detail"]) == (503, "the store is away")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the store is unreachable")
     assert int(answer.headers["Retry-After"]) > 0

@@ -41,7 +41,7 @@ def test_nothing_goes_where_everything_is_kept(store: Store) -> None:
     before = store.info()
     assert {name: taken.runs for name, taken in _prune(store).items()} == {"paths": 0}
     assert store.info() == before
-    # By default, too, no run, executable or curve is lost.
+    # By default, too, no run, executable or time series is lost.
     kept = {one.name for one in classes(RetentionSettings(), NOW)}
     assert kept == {"downsampled"}
 

@@ -1,4 +1,4 @@
-"""Sums by day: right, whole, and the same however the records came."""
+"""Daily rollups: right, whole, and the same however the records came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stretches of curves and their sums."""
+"""Stretches of time series and their sums."""
 
 import itertools
 

@@ -28,7 +28,7 @@ def sighting(birth: float) -> Sighting:
         (34.9, 2),  # the second's, seconds later
         (33.4, 2),  # the node's clock is a little behind
         (28.0, 1),  # far behind: the nearest start
-        (33.0, 2),  # booked to the whole second
+        (33.0, 2),  # recorded to the whole second
     ],
 )
 def test_a_quick_requeue_is_told_apart(birth: float, expected: int) -> None:

@@ -36,7 +36,7 @@ def test_steps_come_back(store: Store) -> None:
 def test_readings_of_one_step_in_any_order_give_the_same(store: Store) -> None:
     readings = [
         step("0", 10, second=1, tasks=4, memory_peak=900, oom_kills=0, cpu_overhead=1),
-        # An agent that was started anew knows neither the peak nor the other tasks.
+        # An agent that was started again knows neither the peak nor the other tasks.
         step("0", 30, second=5, tasks=1, memory_peak=500, first_seen=START + 4 * SECOND),
         step("0", 35, second=9, tasks=1, oom_kills=2, first_seen=0, ended=True),
         step("0", 20, second=3, tasks=2),
@@ -66,7 +66,7 @@ def test_steps_follow_their_node_to_another_run(store: Store) -> None:
     assert store.write(batch(part(sighting(birth=later), steps=[step("batch", 20)])))
     first, second = store.runs()[::-1]
     assert [run.provisional for run in (first, second)] == [True, True]
-    # The scheduler books one run over both sightings: a node that was started anew.
+    # The scheduler records one run over both sightings: a node that was started again.
     assert store.write(batch(info(end=later + 60 * SECOND)))
     (run,) = store.runs()
     (merged,) = store.steps(run.id)
