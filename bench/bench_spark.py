@@ -210,6 +210,8 @@ def main(arguments: Sequence[str]) -> None:
     if not peer_venv.is_built("spark"):
         # A part of `make bench` that needs more than the project installs.
         print("pyspark is not installed; `python -m bench.peer_venv spark` does it")
+        for title in shipped_queries():
+            figures.row(f"query: {title}", "-", "not measured: pyspark is not installed", "-")
         figures.end()
     with peer_venv.scratch_directory() as scratch:
         folder = Path(scratch)

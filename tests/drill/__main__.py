@@ -27,54 +27,59 @@ PAGE = PROJECT / "docs" / "drill.md"
 #: Faults of parts that need more than batches: tests that exist, each with its own real parts.
 TESTS = {
     "SMTP server away": (
-        "the mail server is unreachable while jobs end",
+        "three mails are queued while no mail server listens; a test server of SMTP "
+        "(aiosmtpd) is reached later",
         "tests/mail/test_mail.py::test_a_mail_server_that_is_away_loses_nothing",
     ),
     "MongoDB away": (
-        "the sink's server is stopped and started",
+        "no server listens at the sink's address; then SecantusDB, which speaks MongoDB's "
+        "protocol, is started",
         "tests/scheduler/sinks/test_mongodb.py::"
         "test_a_server_that_is_away_is_one_line_and_nothing_is_lost",
     ),
     "MongoDB feed killed": (
-        "the process that feeds MongoDB is killed in the middle",
+        "the process that feeds SecantusDB is killed in the middle",
         "tests/scheduler/sinks/test_mongodb.py::test_killed_in_the_middle_and_repeated",
     ),
     "OpenSearch away": (
-        "the sink's server is unreachable, refuses, or is busy",
+        "osmem, which speaks OpenSearch's protocol, is unreachable, refuses, or is busy",
         "tests/scheduler/sinks/test_opensearch.py::test_away_refused_or_busy_is_one_line",
     ),
     "OpenSearch feed killed": (
-        "the process that feeds OpenSearch is killed in the middle",
+        "the process that feeds osmem is killed in the middle",
         "tests/scheduler/sinks/test_opensearch.py::test_killed_in_the_middle_and_repeated",
     ),
     "Slurm away": (
-        "no command of Slurm answers",
+        "the source of the scraper, with made-up records, raises that nothing answers",
         "tests/scheduler/test_scraper.py::test_slurm_away_leaves_what_is_stored",
     ),
     "slurmdbd away": (
-        "the accounting is unreachable, the controller answers",
+        "the source with made-up records has a controller that answers and an accounting "
+        "that does not",
         "tests/scheduler/test_scraper.py::test_the_queue_alone_serves_while_the_accounting_is_away",
     ),
     "accounting lost on the way": (
-        "the accounting goes away in the middle of a reply",
+        "the source with made-up records fails in the middle of the accounting's reply",
         "tests/scheduler/test_scraper.py::"
         "test_progress_is_kept_when_the_accounting_goes_away_on_the_way",
     ),
     "scheduler answers garbage": (
-        "the commands of Slurm print no JSON, half of it, a page, nothing or other columns",
+        "scripts in place of Slurm's commands print no JSON, half of it, a page, nothing or "
+        "other columns",
         "tests/scheduler/sources/test_commands.py::"
         "test_garbage_of_the_commands_is_one_line_and_changes_nothing",
     ),
     "OIDC provider away": (
-        "the provider ends during a sign-in and is started again",
+        "oidc-provider (npm) ends during a sign-in and is started again",
         "tests/server/auth/test_oidc.py::test_a_provider_that_goes_away_and_comes_back",
     ),
     "token rotated": (
-        "the token of a cluster is replaced while agents send",
+        "a test server refuses the token of a spool with three batches; then the token file "
+        "is replaced",
         "tests/transport/test_delivery.py::test_a_rotated_token_is_taken_up_without_a_restart",
     ),
     "killed in a write": (
-        "kill -9 of a store's writer, many times, on both databases",
+        "kill -9 of a process that writes batches, three times, on SQLite and on PostgreSQL",
         "tests/store/test_faults.py::test_what_was_acknowledged_survives_a_kill",
     ),
 }
@@ -168,7 +173,7 @@ def run_test(name: str) -> Row:
         cwd=PROJECT, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     passed = done.returncode == 0 and " passed" in done.stdout
-    happened = "as documented" if passed else done.stdout[-300:].replace("\n", " ")
+    happened = "the test passed" if passed else done.stdout[-300:].replace("\n", " ")
     lost = "nothing" if passed else "see the test"
     return Row(name, injected, happened, lost, passed, time.monotonic() - begun)
 
@@ -212,11 +217,13 @@ def page(rows: Sequence[Row]) -> str:
     lines = [
         "# The drill",
         "",
-        "`make drill` breaks every part of a running site under the load of simulated agents, one",
+        "`make drill` breaks the parts of a running site under the load of simulated agents, one",
         "fault after the other, and then compares what the agents wrote with what the store has:",
         "sequence numbers, samples, CPU time and executions of every job (as",
         "[`jobsight simulate check`](simulation.md) does). A batch may be lost only where the",
-        "documents say so, and then its spool has counted it. `make test-long` runs a part of it.",
+        'documents say so, and then its spool has counted it. Rows with "the test passed" are',
+        "tests of their own, without that load, of other services. `make test-long` runs a part",
+        "of the drill.",
         "",
         f"The last run was on {datetime.now(UTC):%Y-%m-%d}: {len(rows)} faults, {passed} as "
         "documented.",
@@ -238,7 +245,10 @@ def page(rows: Sequence[Row]) -> str:
         "file system of 24 MB; the same with TLS and certificates of nodes by `jobsight ca`; two",
         "servers behind nginx on PostgreSQL, to which a synchronous standby is added before it is",
         "promoted. The link that goes down is a pair of virtual Ethernet devices between two",
-        "network namespaces. Rows about mail, sign-in, sinks and Slurm are tests with real parts.",
+        "network namespaces. The tests of the last rows use aiosmtpd, SecantusDB for MongoDB,",
+        "osmem for OpenSearch, oidc-provider, scripts with recorded replies or a source with",
+        "made-up records for Slurm, and a test server for the token; the databases of the last",
+        "row are real.",
     ]
     return "\n".join(lines) + "\n"
 

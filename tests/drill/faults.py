@@ -444,8 +444,12 @@ def spool_full(drill: Drill) -> str:
     return "the oldest batches were dropped and counted"
 
 
-@fault("spool read-only", "the spool of a node cannot be written for 2 s", counted=True)
-def spool_read_only(drill: Drill) -> str:
+@fault(
+    "spool gone",
+    "the directory of a node's spool is gone, until three batches could not be written",
+    counted=True,
+)
+def spool_gone(drill: Drill) -> str:
     spool = drill.agents.nodes[0].spool
     with drill.agents.mutex:
         # Root may write anywhere: the directory is gone instead.
@@ -553,7 +557,12 @@ def disk_full(drill: Drill) -> str:
     return drill.failures()
 
 
-@fault("server's disk read-only", "the file system of the store is read-only for 3 s", "disk")
+@fault(
+    "server's disk read-only",
+    "the server is ended, the file system of its store is read-only for 3 s, and the server is "
+    "started again",
+    "disk",
+)
 def disk_read_only(drill: Drill) -> str:
     folder = str(Path(drill.site.location).parent)
     # Files that are open for writing keep it busy: the server is killed first, as by a lost disk.

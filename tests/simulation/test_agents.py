@@ -1,6 +1,7 @@
 """Simulated agents against a real server: what they wrote and what is stored are equal."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -12,10 +13,28 @@ from jobsight.cli.main import main
 from jobsight.config.settings import Settings
 from jobsight.errors import JobsightError
 from jobsight.server.serve import BackgroundServer
-from jobsight.simulation.agents import LEDGER, Result, Where, check_server, simulate
+from jobsight.simulation.agents import (
+    LEDGER,
+    Result,
+    Where,
+    _Fleet,
+    _Timed,
+    check_server,
+    simulate,
+)
 from jobsight.simulation.check import check, read_ledger
-from jobsight.simulation.nodes import Load, Node, Written, WrittenSpool, large_jobs_of
+from jobsight.simulation.nodes import (
+    FIRST_LARGE_ID,
+    MAX_NODES,
+    Load,
+    Node,
+    Written,
+    WrittenSpool,
+    large_jobs_of,
+)
 from jobsight.store.store import Store
+from jobsight.transport.delivery import Answer
+from tests.store.sample import START
 
 LOAD = Load(
     nodes=12, jobs=3, every=0.4, duration=2.5, restarts=0.2, storms=0.2, storm_size=5,
@@ -163,3 +182,43 @@ def test_the_ledger_has_jobs_and_spools(result: Result, location: Path) -> None:
     rows = list(read_ledger(location.parent / "agents"))
     assert sum(isinstance(row, WrittenSpool) for row in rows) == LOAD.nodes
     assert {row.job_id for row in rows if isinstance(row, Written)}
+
+
+def test_no_job_on_one_node_has_the_id_of_one_on_many(tmp_path: Path) -> None:
+    """Those of node 8,990 had: its first ids were those of the jobs on many nodes."""
+    load = msgspec.structs.replace(LOAD, nodes=MAX_NODES, jobs=2)
+    ids: list[set[int]] = []
+    for index in (8_989, 8_990, 8_991, MAX_NODES - 1):
+        node = Node(index, load, tmp_path)
+        node.start(START, ())
+        ids.append({written.job_id for written in node.running()})
+        node.start(START, range(4))
+        assert {written.job_id for written in node.running()} >= {
+            FIRST_LARGE_ID + number for number in range(4)
+        }
+        node.close()
+    assert sum(map(len, ids)) == len(set.union(*ids)) == 8
+    assert max(set.union(*ids)) < FIRST_LARGE_ID
+
+
+def test_the_command_allows_as_many_nodes_as_have_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--nodes", str(MAX_NODES + 1)]) == 2
+    assert f"expected 1 to {MAX_NODES:,}" in capsys.readouterr().err
+
+
+def test_the_latency_of_a_batch_begins_in_the_queue(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    token.chmod(0o600)
+    where = Where(url="http://127.0.0.1:9", token_file=str(token), directory=str(tmp_path))
+    fleet = _Fleet(LOAD, where, [0])
+
+    class Accepting:
+        def send(self, data: bytes) -> Answer:
+            return Answer(stored=True)
+
+    timed = _Timed(Accepting(), fleet)  # type: ignore[arg-type]
+    timed.queued = time.monotonic() - 1000
+    assert timed.send(b"").stored
+    assert fleet.latencies[0] >= 1000
+    fleet.close()

@@ -95,7 +95,7 @@ class Result(msgspec.Struct, kw_only=True):
 
     counts: Counts
     jobs: int
-    #: Seconds that an accepted batch took, from its sending to its receipt.
+    #: Seconds that an accepted batch took, from its place in the queue of senders to its receipt.
     median_s: float | None
     p99_s: float | None
     max_s: float | None
@@ -112,11 +112,12 @@ class _Timed:
     def __init__(self, target: HttpTarget, fleet: _Fleet) -> None:
         self._target = target
         self._fleet = fleet
+        #: Monotonic time at which the delivery in progress was queued.
+        self.queued = 0.0
 
     def send(self, data: bytes) -> Answer:
-        begun = time.monotonic()
         answer = self._target.send(data)
-        self._fleet.count(answer, time.monotonic() - begun)
+        self._fleet.count(answer, time.monotonic() - self.queued)
         return answer
 
 
@@ -224,6 +225,8 @@ class _Fleet:
             if sender.busy or time.monotonic() < sender.away_until:
                 return
             sender.busy = True
+        # A batch also waits while all senders are busy: that belongs to its latency.
+        sender.target.queued = time.monotonic()
         self._work.put(sender)
 
     def _retry(self, moment: float) -> None:

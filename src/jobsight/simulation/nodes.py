@@ -35,8 +35,10 @@ CLUSTER: Final = "simulated"
 #: Ids of jobs on one node: this, and a range for each node.
 _FIRST_ID: Final = 1_000_000
 _IDS_OF_NODE: Final = 100_000
-#: Ids of jobs on many nodes.
-FIRST_LARGE_ID: Final = 900_000_000
+#: More nodes have no ids of their own.
+MAX_NODES: Final = 20_000
+#: Ids of jobs on many nodes: after those of the last node.
+FIRST_LARGE_ID: Final = _FIRST_ID + MAX_NODES * _IDS_OF_NODE
 #: Every tenth node has GPUs.
 _GPU_NODES: Final = 10
 _GPUS: Final = 4
