@@ -1,7 +1,7 @@
 # Each target is one script; the text after ## is what `make help` shows.
 
 .DEFAULT_GOAL := help
-.PHONY: help install run site fuzz test test-fast test-guest test-long soak drill cluster check plugin bench docs translations pictures lock clean test-packages packages
+.PHONY: help install run site fuzz test test-fast test-guest test-long soak drill cluster check plugin bench docs translations pictures lock clean test-packages test-six packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 ~\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -24,6 +24,9 @@ test-guest: ## The agent on cgroup v2 and the systemd units, in a guest (some mi
 
 test-long: ## Repetitions, outages of minutes and many kills (ARGS="-k bed" for some)
 	@scripts/test-long $(ARGS)
+
+test-six: ## make run and make test from a fresh clone, three times and three times under load (hours)
+	@scripts/test-six $(ARGS)
 
 soak: ## Random attacks on a real server and agent (MINUTES=30, SEED=; ARGS=--attack: all at once, --postgresql)
 	@scripts/soak $(ARGS)
