@@ -67,8 +67,14 @@ def test_jobs_of_a_few_moments_are_told_whole(node: SlurmNode) -> None:
                 continue
             assert part.totals.executions == 11, part.executables
             # Of ten programs of 3 ms, a busy machine may leave no time to read the path of one: all
-            # are counted, and bench_attribution measures how many are named.
+            # are counted, each with its path or marked as without, and bench_attribution measures
+            # how many are named.
             assert sum(use.executions for use in part.executables) == 11
+            executed = [use for use in part.executables if use.executions]
+            named = {use.path for use in executed if use.path_known}
+            assert named <= {os.fsencode(built("storm")), os.fsencode(built("wall"))}
+            # The name of the command stands for a path, and is none.
+            assert not [use for use in executed if not use.path_known and b"/" in use.path]
             assert not [use for use in part.executables if b"slurmstepd" in use.path]
             assert part.totals.cpu_time
 
