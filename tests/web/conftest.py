@@ -123,6 +123,7 @@ def _add_accounts(site: Store) -> None:
     accounts, password = UserAccounts(site.database), hash_password(PASSWORD)
     accounts.add("carol", "staff", password_hash=password)
     accounts.add("anna", "user", password_hash=password)
+    accounts.add("audra", "auditor", password_hash=password)
     accounts.add("mentor", "mentor", accounts=["physics"])
     accounts.add("gone", "user")
     accounts.disable("gone")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from jobsight.model import Run
 from jobsight.store.store import Store
 from tests.web.conftest import PASSWORD
 from tests.web.page_list import all_pages
@@ -28,6 +29,17 @@ CAROL = {"username": "carol", "password": PASSWORD}
 def pages(site: Store) -> list[str]:
     """The addresses of all pages of the made-up site."""
     return all_pages(site)
+
+
+def open_whole(page: Page, address: str) -> int:
+    """Open a page, wait until its charts are drawn, and return the status."""
+    reply = page.goto(address, wait_until="networkidle")
+    assert reply is not None
+    # Each has a canvas, or says that there are no values.
+    page.wait_for_function(
+        "[...document.querySelectorAll('.plot-area')].every((each) => each.children.length)"
+    )
+    return reply.status
 
 
 def violations(page: Page) -> list[str]:
@@ -60,11 +72,35 @@ def test_axe_finds_nothing(
     options = {"color_scheme": scheme, "bypass_csp": True}
     with opened(browser, site_address, CAROL, **options) as page:
         for address in some or pages:
-            reply = page.goto(site_address + address)
-            assert reply is not None
-            assert reply.status == 200, address
+            assert open_whole(page, site_address + address) == 200, address
             found[address] = violations(page)
     assert {address: each for address, each in found.items() if each} == {}
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
+@pytest.mark.parametrize(
+    ("name", "fewest"),
+    [
+        pytest.param("anna", 25, marks=pytest.mark.long),
+        pytest.param("audra", 20, marks=pytest.mark.long),
+    ],
+)
+def test_axe_finds_nothing_as_a_user_and_as_an_auditor(
+    browser: Browser, site_address: str, site: Store, pages: list[str], name: str, fewest: int
+) -> None:
+    """The pages that they may see; the own home and findings differ from those of staff."""
+    found = {}
+    [own] = site.runs(limit=1, user="anna")
+    form = {"username": name, "password": PASSWORD}
+    with opened(browser, site_address, form, bypass_csp=True) as page:
+        wanted = [site_address + each for each in (*pages, "/users/anna", f"/jobs/{own.run}")]
+        for address in wanted:
+            # What they may not see is an error, which has a test of its own.
+            if page.request.get(address).status == 200:
+                assert open_whole(page, address) == 200, address
+                found[address] = violations(page)
+    assert {address: each for address, each in found.items() if each} == {}
+    assert len(found) >= fewest
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
@@ -129,3 +165,17 @@ def test_pages_are_complete_without_javascript(browser: Browser, site_address: s
         page.goto(f"{site_address}/users/anna?days=90")
         page.get_by_text("As a table").first.click()
         expect(page.get_by_role("columnheader", name="Core hours held")).to_be_visible()
+
+
+# They were English in every language.
+def test_charts_are_in_the_language_of_the_page(
+    browser: Browser, address: str, runs: dict[str, Run]
+) -> None:
+    with opened(browser, address, locale="fr-FR") as page:
+        assert open_whole(page, f"{address}/jobs/{runs['train-model']}") == 200
+        titles = page.locator(".plot h3").all_inner_texts()
+        assert any(title.startswith("Mémoire") for title in titles)
+        expect(page.get_by_role("button", name="demandé").first).to_be_visible()
+        label = page.locator(".plot-area").first.get_attribute("aria-label")
+        assert label is not None
+        assert "Les touches fléchées lisent les valeurs." in label

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from jobsight.errors import JobsightError, StoreError
 from jobsight.server.auth import HEADERS, RETRY_AFTER
@@ -17,7 +17,7 @@ from jobsight.server.problems import problem_reply
 from jobsight.server.receiver import ForeignCluster
 from jobsight.store.read.queries import RunNotFound, TooLarge
 from jobsight.store.write.validation import BatchError
-from jobsight.web.render import render
+from jobsight.web.render import page
 
 #: Makes the error reply of a route whose clients expect another form, from status and sentence.
 ErrorForm = Callable[[int, str], Response]
@@ -42,7 +42,10 @@ def error_reply(
         return answer
     if request.url.path.startswith(("/api/", "/static/", "/healthz")):
         return problem_reply(status, sentence, headers)
-    return HTMLResponse(render("error.html", status=status, sentence=sentence), status, headers)
+    answer = page(request, "error.html", status=status, sentence=sentence)
+    answer.status_code = status
+    answer.headers.update(headers or {})
+    return answer
 
 
 def not_found(request: Request) -> Response:

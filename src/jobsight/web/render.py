@@ -29,6 +29,7 @@ from jobsight.store.rollups.usage import KINDS
 from jobsight.text import readable_text
 from jobsight.util import units
 from jobsight.web.language import LANGUAGES, catalogue, language_of
+from jobsight.web.messages import SCRIPT_TEXTS
 
 
 class NavigationEntry(NamedTuple):
@@ -190,6 +191,11 @@ def environment(language: str = LANGUAGES[0]) -> Environment:
     )
     jinja.globals.update(
         language=language,
+        # English texts are in the scripts themselves.
+        script_texts={
+            text: catalogue(language).gettext(text)
+            for text in (() if language == LANGUAGES[0] else SCRIPT_TEXTS)
+        },
         has_zone=has_zone,
         version=jobsight.__version__,
         root="",

@@ -31,6 +31,7 @@ from jobsight.store.accounts.sessions import Session, Sessions
 from jobsight.store.store import Store
 from jobsight.store.tokens import digest_of
 from jobsight.transport.running_server import same
+from jobsight.web.language import language_of
 
 if TYPE_CHECKING:
     from jobsight.access.oidc import OidcClient, OidcUser
@@ -177,6 +178,7 @@ class SignIn:
             ways=await run_in_threadpool(self._ways),
             target=target,
             root=request.scope.get("root_path", ""),
+            language=language_of(request.scope),
         )
 
     def _ways(self) -> Ways:

@@ -4,6 +4,7 @@ import { stretches } from "./evidence.js";
 import { alignNodes, meanOfNodes } from "./nodes.js";
 import { Plot } from "./plot.js";
 import { Strip } from "./strip.js";
+import { N_, _ } from "./texts.js";
 import { elapsed } from "./units.js";
 
 const HEIGHT = 200;
@@ -11,39 +12,39 @@ const HEIGHT = 200;
 // The first line of a plot is the one that is drawn per node.
 const PLOTS = [
   {
-    title: "CPU",
+    title: _("CPU"),
     kind: "cores",
     requested: "cpus",
     lines: [
-      { metric: "cpu.time", label: "used", colour: "accent", dash: "solid", band: true },
-      { metric: "cpu.system", label: "system", colour: "second", dash: "solid", thin: true },
+      { metric: "cpu.time", label: _("used"), colour: "accent", dash: "solid", band: true },
+      { metric: "cpu.system", label: _("system"), colour: "second", dash: "solid", thin: true },
     ],
   },
   {
-    title: "Memory",
+    title: _("Memory"),
     kind: "bytes",
     requested: "memory",
     lines: [
-      { metric: "memory.used", label: "used", colour: "accent", dash: "solid", band: true },
-      { metric: "memory.current", label: "with page cache", colour: "muted", dash: "dashed" },
+      { metric: "memory.used", label: _("used"), colour: "accent", dash: "solid", band: true },
+      { metric: "memory.current", label: _("with page cache"), colour: "muted", dash: "dashed" },
     ],
   },
   {
-    title: "I/O",
+    title: _("I/O"),
     kind: "rate",
     lines: [
-      { metric: "io.read_characters", label: "read", colour: "accent", dash: "solid", band: true },
-      { metric: "io.written_characters", label: "written", colour: "second", dash: "solid", band: true },
-      { metric: "io.read_bytes", label: "from storage", colour: "accent", dash: "dashed" },
-      { metric: "io.written_bytes", label: "to storage", colour: "second", dash: "dashed" },
+      { metric: "io.read_characters", label: _("read"), colour: "accent", dash: "solid", band: true },
+      { metric: "io.written_characters", label: _("written"), colour: "second", dash: "solid", band: true },
+      { metric: "io.read_bytes", label: _("from storage"), colour: "accent", dash: "dashed" },
+      { metric: "io.written_bytes", label: _("to storage"), colour: "second", dash: "dashed" },
     ],
   },
   {
-    title: "Processes and threads",
+    title: _("Processes and threads"),
     kind: "count",
     lines: [
-      { metric: "tasks.processes", label: "processes", colour: "accent", dash: "solid", band: true },
-      { metric: "tasks.threads", label: "threads", colour: "second", dash: "solid", band: true },
+      { metric: "tasks.processes", label: _("processes"), colour: "accent", dash: "solid", band: true },
+      { metric: "tasks.threads", label: _("threads"), colour: "second", dash: "solid", band: true },
     ],
   },
 ];
@@ -82,7 +83,7 @@ function requestedLine(plot, length) {
   const requested = Number(section.dataset[plot.requested]);
   if (!plot.requested || !requested) return [];
   const share = requested / Math.max(nodes.length, Number(section.dataset.nodes) || 1);
-  const label = nodes.length > 1 ? "requested, per node" : "requested";
+  const label = nodes.length > 1 ? _("requested, per node") : _("requested");
   const values = new Array(length).fill(share);
   return [{ label, colour: "bad", dash: "limit", fixed: share, values }];
 }
@@ -133,7 +134,7 @@ function drawStrip(aligned, times) {
   const requested = Number(section.dataset.cpus) / Math.max(nodes.length, Number(section.dataset.nodes) || 1);
   const full = requested || Math.max(...rates.flat().map((value) => value ?? 0), 1e-9);
   if (!strip) {
-    strip = new Strip("CPU used by node over time", "nodes");
+    strip = new Strip(_("CPU used by node over time"), N_("The use of %(count)s nodes over time."));
     strip.figure.classList.add("nodes-strip");
     area.after(strip.figure);
   }
@@ -145,7 +146,10 @@ function drawStrip(aligned, times) {
 
 function fillChooser() {
   const names = nodes.map((node) => node.node);
-  const views = [[MEAN, `mean and range of ${names.length}`], [EACH, "one line each"]];
+  const views = [
+    [MEAN, _("mean and range of %(count)s", { count: names.length })],
+    [EACH, _("one line each")],
+  ];
   const options = [...views, ...names.map((name) => [name, name])];
   chooser.hidden = names.length < 2;
   tools.hidden = false;
@@ -165,7 +169,7 @@ function onCursor(time) {
     return;
   }
   const clock = new Date((time + start) * 1000).toISOString().slice(11, 19);
-  showNote(`${elapsed(time)} after the start, ${clock} UTC`);
+  showNote(_("%(time)s after the start, %(clock)s UTC", { time: elapsed(time), clock }));
 }
 
 function onZoom() {
@@ -179,6 +183,8 @@ function makePlots() {
 
 // The tag of the last answer; without new values the next one is 304.
 let tag = null;
+// The note says why.
+let hasFailed = false;
 
 async function load() {
   try {
@@ -189,10 +195,12 @@ async function load() {
     nodes = (await answer.json()).nodes.map((node) => ({ ...node, times: node.times_seconds }));
     tag = answer.headers.get("ETag");
   } catch (error) {
-    showNote(`The time series could not be loaded: ${error.message}.`);
+    showNote(_("The time series could not be loaded: %(reason)s.", { reason: error.message }));
+    hasFailed = true;
     return;
   }
-  if (note.textContent.startsWith("The time series")) showNote("");
+  if (hasFailed) showNote("");
+  hasFailed = false;
   fillChooser();
   draw();
 }

@@ -3,13 +3,14 @@
 
 import { alignNodes } from "./nodes.js";
 import { Plot } from "./plot.js";
+import { _ } from "./texts.js";
 import { elapsed } from "./units.js";
 
 const METRICS = [
-  { title: "CPU", kind: "cores", metric: "cpu.time" },
-  { title: "Memory", kind: "bytes", metric: "memory.used" },
-  { title: "Read", kind: "rate", metric: "io.read_characters" },
-  { title: "Written", kind: "rate", metric: "io.written_characters" },
+  { title: _("CPU"), kind: "cores", metric: "cpu.time" },
+  { title: _("Memory"), kind: "bytes", metric: "memory.used" },
+  { title: _("Read"), kind: "rate", metric: "io.read_characters" },
+  { title: _("Written"), kind: "rate", metric: "io.written_characters" },
 ];
 const COLOURS = ["accent", "second", "good", "bad", "warn", "muted", "ink", "line"];
 
@@ -19,7 +20,7 @@ const entire = document.getElementById("entire-run");
 const sources = [...area.querySelectorAll("[data-run]")];
 
 function onCursor(time) {
-  note.textContent = time === null ? "" : `${elapsed(time)} after the start`;
+  note.textContent = time === null ? "" : _("%(time)s after the start", { time: elapsed(time) });
 }
 
 const plots = METRICS.map(({ title, kind }) => new Plot(area, {
@@ -63,7 +64,7 @@ async function draw() {
   try {
     runs = await Promise.all(sources.map(load));
   } catch (error) {
-    note.textContent = `The time series could not be loaded: ${error.message}.`;
+    note.textContent = _("The time series could not be loaded: %(reason)s.", { reason: error.message });
     return;
   }
   const aligned = alignNodes(runs);

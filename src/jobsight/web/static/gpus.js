@@ -4,6 +4,7 @@ import { stretches } from "./evidence.js";
 import { alignNodes } from "./nodes.js";
 import { Plot } from "./plot.js";
 import { Strip } from "./strip.js";
+import { N_, _ } from "./texts.js";
 
 const HEIGHT = 200;
 // Keys whose time series are requested: the address of a request has a limit.
@@ -62,8 +63,8 @@ function drawLines(times, gpus) {
   if (!plots.length) {
     const quiet = () => {};
     plots = [
-      new Plot(area, { title: "GPU used", kind: "share", height: HEIGHT, onCursor: quiet, onZoom: quiet }),
-      new Plot(area, { title: "GPU memory", kind: "bytes", height: HEIGHT, onCursor: quiet, onZoom: quiet }),
+      new Plot(area, { title: _("GPU used"), kind: "share", height: HEIGHT, onCursor: quiet, onZoom: quiet }),
+      new Plot(area, { title: _("GPU memory"), kind: "bytes", height: HEIGHT, onCursor: quiet, onZoom: quiet }),
     ];
   }
   const named = (...names) => keys.flatMap((key) => names.map((name) => `gpu.${key}.${name}`));
@@ -80,11 +81,13 @@ async function load() {
     if (!answer.ok) throw new Error(`HTTP status ${answer.status}`);
     nodes = (await answer.json()).nodes.map((node) => ({ ...node, times: node.times_seconds }));
   } catch (error) {
-    note.textContent = `The time series of the GPUs could not be loaded: ${error.message}.`;
+    const reason = error.message;
+    note.textContent = _("The time series of the GPUs could not be loaded: %(reason)s.", { reason });
     return;
   }
+  const counts = { count: all.length, shown: keys.length };
   note.textContent = all.length > keys.length
-    ? `Of ${all.length} GPUs of a node, the first ${keys.length} are shown over time.` : "";
+    ? _("Of %(count)s GPUs of a node, the first %(shown)s are shown over time.", counts) : "";
   const aligned = alignNodes(nodes);
   const gpus = gpusOf(aligned);
   if (!gpus.length) return;
@@ -94,7 +97,7 @@ async function load() {
   if (!many) drawLines(times, gpus);
   else {
     if (!strip) {
-      strip = new Strip("GPU used, each over time", "GPUs");
+      strip = new Strip(_("GPU used, each over time"), N_("The use of %(count)s GPUs over time."));
       area.classList.add("wide");
       area.replaceChildren(strip.figure);
     }

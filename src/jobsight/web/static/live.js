@@ -2,6 +2,8 @@
 // data-live. A page that has not changed is answered with 304; only elapsed times are continued
 // here. All other figures are formatted by the server.
 
+import { _ } from "./texts.js";
+
 const LONGEST_PERIOD = 60000;
 
 const MINUTE = 60;
@@ -9,11 +11,11 @@ const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
 function ago(seconds) {
-  if (seconds < 0) return "in the future";
-  if (seconds < MINUTE) return "just now";
-  if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ago`;
-  if (seconds < 2 * DAY) return `${Math.floor(seconds / HOUR)} h ago`;
-  return `${Math.floor(seconds / DAY)} days ago`;
+  if (seconds < 0) return _("in the future");
+  if (seconds < MINUTE) return _("just now");
+  if (seconds < HOUR) return _("%(count)s min ago", { count: Math.floor(seconds / MINUTE) });
+  if (seconds < 2 * DAY) return _("%(count)s h ago", { count: Math.floor(seconds / HOUR) });
+  return _("%(count)s days ago", { count: Math.floor(seconds / DAY) });
 }
 
 // As the server formats durations of a second and more.

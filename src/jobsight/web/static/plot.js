@@ -1,5 +1,6 @@
 // One plot: a panel with a title, a legend that shows the values under the cursor, and a uPlot.
 
+import { _ } from "./texts.js";
 import { KINDS, TIME_STEPS, digits, elapsed, tick } from "./units.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -78,7 +79,7 @@ export class Plot {
     this.unit = element("span", "unit");
     this.legend = element("div", "legend");
     this.legend.setAttribute("role", "group");
-    this.legend.setAttribute("aria-label", `Lines of ${title}`);
+    this.legend.setAttribute("aria-label", _("Lines of %(title)s", { title }));
     this.area = element("div", "plot-area");
     this.area.tabIndex = 0;
     this.area.setAttribute("role", "img");
@@ -132,7 +133,7 @@ export class Plot {
       this.u = null;
       this.layout = null;
       this.unit.textContent = "";
-      this.area.append(element("div", "plot-message", "No values were recorded."));
+      this.area.append(element("div", "plot-message", _("No values were recorded.")));
       return;
     }
     this.u = new uPlot(this.options(), this.data, this.area);
@@ -297,31 +298,40 @@ export class Plot {
 
   text(line, index, at) {
     const value = this.u.data[index][at];
-    if (value == null) return "no value";
+    if (value == null) return _("no value");
     const text = this.kind.text(value);
     if (line.group) return `${line.label} ${text}`;
     if (!line.minimum || !this.roomy) return text;
     const [least, most] = [this.u.data[index + 1][at], this.u.data[index + 2][at]];
     if (least === most) return text;
     const { unit, divisor } = this.kind.scale(most);
-    if (divisor === 1) return `${text} (${this.kind.text(least)} to ${this.kind.text(most)})`;
+    if (divisor === 1) {
+      const [low, high] = [least, most].map(this.kind.text);
+      return _("%(value)s (%(low)s to %(high)s)", { value: text, low, high });
+    }
     const [middle, low, high] = [value, least, most].map((each) => digits(each / divisor));
-    return `${middle} (${low} to ${high}) ${unit}`;
+    return `${_("%(value)s (%(low)s to %(high)s)", { value: middle, low, high })} ${unit}`;
   }
 
   describe() {
     const words = this.lines.slice(0, 6).map((line) => {
       const known = line.values.filter((value) => value != null);
-      if (!known.length) return `${line.label}: no values`;
+      if (!known.length) return `${line.label}: ${_("no values")}`;
       if (line.fixed !== undefined) return `${line.label}: ${this.kind.text(line.fixed)}`;
       const [least, most] = [Math.min(...known), Math.max(...known)];
-      return `${line.label}: from ${this.kind.text(least)} to ${this.kind.text(most)}`;
+      const [low, high] = [least, most].map(this.kind.text);
+      return `${line.label}: ${_("from %(low)s to %(high)s", { low, high })}`;
     });
-    const shaded = this.stretches.map(({ title, since, until }) =>
-      `Shaded from ${elapsed(Math.max(since, 0))} ${until === Infinity ? "on" : `to ${elapsed(until)}`}: ${title}. `);
+    const shaded = this.stretches.map(({ title, since, until }) => {
+      const from = elapsed(Math.max(since, 0));
+      const where = until === Infinity
+        ? _("Shaded from %(from)s on", { from })
+        : _("Shaded from %(from)s to %(to)s", { from, to: elapsed(until) });
+      return `${where}: ${title}. `;
+    });
     this.area.setAttribute(
       "aria-label",
-      `${this.title}. ${words.join("; ")}. ${shaded.join("")}Arrow keys read values.`,
+      `${this.title}. ${words.join("; ")}. ${shaded.join("")}${_("Arrow keys read values.")}`,
     );
   }
 

@@ -1,6 +1,7 @@
 // A strip of colours for each of many GPUs or nodes: how much of it was used over time.
 
 import { colour } from "./plot.js";
+import { _ } from "./texts.js";
 import { elapsed } from "./units.js";
 
 const ROW_HEIGHT = 12;
@@ -9,8 +10,8 @@ const LEVELS = 20;
 
 // Rows are {label, used}: a share from 0 to 1 at each time, or null.
 export class Strip {
-  constructor(title, what) {
-    this.what = what;
+  constructor(title, description) {
+    this.description = description;
     this.figure = document.createElement("figure");
     this.figure.className = "panel plot heat";
     const head = document.createElement("div");
@@ -55,8 +56,8 @@ export class Strip {
       return name;
     }));
     const idle = rows.filter((each) => each.used.every((value) => !value)).map((each) => each.label);
-    const never = idle.length ? ` Never used: ${idle.join(", ")}.` : "";
-    this.canvas.setAttribute("aria-label", `The use of ${rows.length} ${this.what} over time.${never}`);
+    const never = idle.length ? ` ${_("Never used: %(names)s.", { names: idle.join(", ") })}` : "";
+    this.canvas.setAttribute("aria-label", `${_(this.description, { count: rows.length })}${never}`);
     this.axis.replaceChildren(...[0, 0.25, 0.5, 0.75, 1].map((share) => {
       const label = document.createElement("span");
       const [first, last] = [times[0], times.at(-1)];
@@ -103,7 +104,8 @@ export class Strip {
     const each = this.rows[row];
     if (!each || at < 0) return;
     const value = each.used[at];
-    const text = value == null ? "no value" : `${(value * 100).toFixed(1)} %`;
-    this.reading.textContent = `${each.label}: ${text}, ${elapsed(this.times[at])} after the start`;
+    const text = value == null ? _("no value") : `${(value * 100).toFixed(1)} %`;
+    const after = _("%(time)s after the start", { time: elapsed(this.times[at]) });
+    this.reading.textContent = `${each.label}: ${text}, ${after}`;
   }
 }

@@ -1,6 +1,8 @@
 // Units of the axes and of the values under the cursor. All other figures are formatted by the
 // server.
 
+import { _ } from "./texts.js";
+
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const BINARY_STEPS = Array.from({ length: 56 }, (_, power) => 2 ** power);
 const DECIMAL_STEPS = [];
@@ -36,7 +38,7 @@ function binaryScale(largest) {
 export const KINDS = {
   cores: {
     steps: DECIMAL_STEPS,
-    scale: () => ({ unit: "cores", divisor: 1 }),
+    scale: () => ({ unit: _("cores"), divisor: 1 }),
     text: (value) => (Number.isInteger(value) ? String(value) : digits(value)),
   },
   share: {
