@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
 
 from jobsight.model import SECOND
 from jobsight.reports.standing import compare_user
+from jobsight.server.app import create_app
+from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.accounts.coordinators import record_coordinators
 from jobsight.store.read.visibility import VisibleAccount
 from jobsight.store.rollups.usage import Question, UsageRow, usage
 from jobsight.store.store import Store
-from jobsight.util.units import format_hours, format_share
+from jobsight.util.units import format_hours, format_share, format_time
 from jobsight.web.pages.interval import DAY, Interval
 from jobsight.web.pages.people import visible_days
-from tests.web.conftest import SITE_NOW
+from tests.server.batches import batch
+from tests.web.conftest import SITE_NOW, TOKEN
 from tests.web.document import Document
 from tests.web.viewers import AUDITOR, STAFF, coordinator, seen_by, user
 
@@ -102,6 +108,28 @@ def test_users_see_their_own_page_only(visit: TestClient, largest: UsageRow) -> 
         # The own page exists before the first job.
         assert "0 started" in open_page(visit, "/users/stranger").text
         assert "No account that you may see" in open_page(visit, "/accounts").text
+
+
+def test_an_account_names_its_coordinators_with_their_source(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        assert store.write(batch(12))
+        pairs = [("physics", "first"), ("other", "stranger")]
+        record_coordinators(store.database, "north", pairs)
+        pairs += [("physics", "later"), ("physics", "gone")]
+        record_coordinators(store.database, "north", pairs, now=SITE_NOW)
+        record_coordinators(store.database, "north", pairs[:-1], now=SITE_NOW + SECOND)
+        accounts = UserAccounts(store.database)
+        accounts.add("given", "coordinator", accounts=["physics"])
+        accounts.add("left", "coordinator", accounts=["physics"])
+        accounts.disable("left")
+        accounts.add("helper", "mentor", accounts=["physics"])
+        client = TestClient(create_app(store, TOKEN, delay=0), base_url="http://127.0.0.1:8080")
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        text = open_page(client, "/accounts/physics").text
+    assert "first Slurm of north before the first scrape" in text
+    assert f"later Slurm of north {format_time(SITE_NOW)}" in text
+    assert "given user account always" in text
+    assert not {"gone", "left", "helper", "stranger"} & set(text.split())
 
 
 def test_a_coordinator_sees_the_account_but_not_its_members_pages(

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, HTTPException, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from jobsight.access.accounts import role_of
 from jobsight.access.policy import Account, Site, User, may_see, not_found, require
-from jobsight.access.viewer import Viewer, viewer_of
+from jobsight.access.viewer import Role, Viewer, viewer_of
 from jobsight.findings.listed import FindingSummary, summarize
 from jobsight.findings.service import FindingsService
 from jobsight.reports.over_time import UseOverTime, use_over_time
 from jobsight.reports.standing import compare_user
 from jobsight.reports.subject import Distribution, SubjectReport, period_report
 from jobsight.scheduler.adapters.policy import AssociationInfo
+from jobsight.store.accounts.accounts import UserAccounts
+from jobsight.store.accounts.coordinators import coordinators_of
 from jobsight.store.findings.read import FindingFilter
 from jobsight.store.rollups.usage import Question, UsageRow, usage
 from jobsight.store.snapshot import read_snapshot, snapshot_clusters
@@ -171,6 +174,7 @@ def add_routes(
             member_count=len(used),
             idle=sorted({each.user for each in known if each.user} - names)[:MAX_MEMBERS],
             shares=[each for each in known if each.user is None],
+            coordinators=coordinators(store, name),
             linked=lambda member: may_see(viewer, User(member)),
             **_context(report, Question(by=(), account=name), interval),
         )
@@ -204,6 +208,31 @@ def add_routes(
             "choices": CHOICES,
             "now": clock(),
         }
+
+
+class ShownCoordinator(NamedTuple):
+    """Who coordinates an account, and who says so."""
+
+    user: str
+    #: The cluster whose Slurm says so; None if staff has given the account to the user.
+    cluster: str | None
+    #: None before the first scrape of the cluster, and without a cluster.
+    since: int | None
+
+
+def coordinators(store: Store, account: str) -> list[ShownCoordinator]:
+    """The coordinators of an account now: of Slurm's associations, and of user accounts."""
+    found = [
+        ShownCoordinator(each.user, each.cluster, each.since or None)
+        for each in coordinators_of(store.database, account)
+        if each.until is None
+    ]
+    found += [
+        ShownCoordinator(each.name, None, None)
+        for each in UserAccounts(store.database).list()
+        if role_of(each) is Role.COORDINATOR and account in each.accounts and not each.disabled
+    ]
+    return sorted(found, key=lambda each: (each.user, each.cluster or ""))
 
 
 def visible_days(viewer: Viewer, account: str, interval: Interval) -> Interval:
