@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from jobsight.access.viewer import Role
+from jobsight.config.settings import ServerSettings
 from jobsight.model import SECOND
 from jobsight.server.app import create_app
 from jobsight.store.accounts.accounts import UserAccounts
@@ -94,7 +95,10 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with Store.open(tmp_path_factory.mktemp("schema") / "store.db") as store:
         fill(store)
         SITE[:] = [store]
-        app = create_app(store, TOKEN, delay=0)
+        # Clockwork's routes share paths with those of clusters. That of a user is petricore's where
+        # its routes are switched on, in its own form.
+        switched_on = ServerSettings(clockwork_routes=True)
+        app = create_app(store, TOKEN, delay=0, settings=switched_on)
         yield schemathesis.openapi.from_asgi("/api/v1/openapi.json", app, headers=HEADERS)
 
 
@@ -180,3 +184,14 @@ def test_answers_are_as_described_for_a_role(
         # Drawing takes long, and is the same for all roles.
         if not path.endswith((".pdf", ".svg")):
             ask(schema, path, method, GenerationMode.POSITIVE, headers, 5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("role", Role)
+def test_wrong_requests_of_a_role_are_refused_as_described(
+    schema: Any, tokens: dict[Role, str], role: Role
+) -> None:
+    headers = {**HEADERS, "Authorization": f"Bearer {tokens[role]}"}
+    for path, method, mode in QUESTIONS:
+        if mode is GenerationMode.NEGATIVE and not path.endswith((".pdf", ".svg")):
+            ask(schema, path, method, mode, headers, 5)

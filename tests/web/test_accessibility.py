@@ -78,32 +78,6 @@ def test_axe_finds_nothing(
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
-@pytest.mark.parametrize(
-    ("name", "fewest"),
-    [
-        pytest.param("anna", 25, marks=pytest.mark.long),
-        pytest.param("audra", 20, marks=pytest.mark.long),
-    ],
-)
-def test_axe_finds_nothing_as_a_user_and_as_an_auditor(
-    browser: Browser, site_address: str, site: Store, pages: list[str], name: str, fewest: int
-) -> None:
-    """The pages that they may see; the own home and findings differ from those of staff."""
-    found = {}
-    [own] = site.runs(limit=1, user="anna")
-    form = {"username": name, "password": PASSWORD}
-    with opened(browser, site_address, form, bypass_csp=True) as page:
-        wanted = [site_address + each for each in (*pages, "/users/anna", f"/jobs/{own.run}")]
-        for address in wanted:
-            # What they may not see is an error, which has a test of its own.
-            if page.request.get(address).status == 200:
-                assert open_whole(page, address) == 200, address
-                found[address] = violations(page)
-    assert {address: each for address, each in found.items() if each} == {}
-    assert len(found) >= fewest
-
-
-@pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_an_error(browser: Browser, site_address: str, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)

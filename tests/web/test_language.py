@@ -193,7 +193,9 @@ def english_messages() -> tuple[set[str], list[re.Pattern[str]]]:
             continue
         if len(pieces) == 1:
             texts.add(text)
-        if words > 4 or (len(pieces) > 1 and words > 2):
+        # Notes of reports have the names of groups, in English.
+        is_whole = text in report.GPU_GROUPS.values()
+        if (words > 4 and not is_whole) or (len(pieces) > 1 and words > 2):
             around = ".*" if words > 4 else ""
             pattern = r"\S+".join(map(re.escape, pieces))
             patterns.append(re.compile(f"{around}{pattern}{around}"))
