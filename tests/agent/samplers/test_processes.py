@@ -10,6 +10,7 @@ from jobsight.agent.exporter.job_series import petricore_values
 from jobsight.agent.samplers.cpu import CoreTimes
 from jobsight.agent.samplers.files import Files
 from jobsight.agent.samplers.processes import Threads
+from jobsight.cli.agent import sampler_plans
 from jobsight.errors import ConfigError
 from jobsight.model import MISSING, SECOND
 from tests.agent.samplers.jobs import MIB, V1, V2, Job, stat_line, write
@@ -223,6 +224,17 @@ def test_states_of_threads_where_asked_for(job: Job) -> None:
         Threads(states="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="whole number from 1 on"):
         Threads(every=0)
+
+
+def test_an_agent_counts_states_by_the_name_of_a_sampler(job: Job) -> None:
+    """The samplers of an agent have no settings."""
+    (plan,) = sampler_plans(["states"])
+    sampler = plan.make(job.view)
+    sampler.node = job.node
+    job.process(1, threads=2)
+    for tid in (1, 2):
+        write(job.root / "proc", {f"1/task/{tid}/stat": stat_line(tid, 0, 0, "a) D (", "R")})
+    assert sampler.columns(job.view) == {"tasks.running": 2, "tasks.blocked": 0}
 
 
 def test_every_figure_of_the_seed(job: Job) -> None:

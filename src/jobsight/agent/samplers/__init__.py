@@ -23,6 +23,7 @@ SAMPLERS: Final[dict[str, str]] = {
     "network": "jobsight.agent.samplers.network:Network",
     "pressure": "jobsight.agent.samplers.pressure:Pressure",
     "software": "jobsight.agent.samplers.processes:Software",
+    "states": "jobsight.agent.samplers.processes:ThreadStates",
     "threads": "jobsight.agent.samplers.processes:Threads",
     "zfs": "jobsight.agent.samplers.filesystems:ZFSStats",
     # SAMS's names.

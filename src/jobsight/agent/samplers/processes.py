@@ -39,6 +39,14 @@ _AVERAGES: Final = ("system", "user")
 Mapper = Callable[[str], str | None]
 
 
+class ThreadOptions(SamplerOptions, total=False):
+    """The settings of :class:`Threads` apart from the states."""
+
+    every: int
+    max_programs: int
+    max_threads: int
+
+
 class Threads(JobSampler):
     """Processes and threads of each program and, on request, the states of the threads."""
 
@@ -137,6 +145,13 @@ class Threads(JobSampler):
             return {}
         reason = f"states of the first {self._max_threads} threads"
         return {"threads": Coverage(quality="estimate", reason=reason)}
+
+
+class ThreadStates(Threads):
+    """The same with the states of the threads: for agents, whose samplers have no settings."""
+
+    def __init__(self, *, states: bool = True, **more: Unpack[ThreadOptions]) -> None:
+        super().__init__(states=states, **more)
 
 
 def _state(file: str) -> bytes:
