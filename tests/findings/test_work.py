@@ -112,3 +112,32 @@ def test_script_before_name_before_account() -> None:
     assert by_programs is not None
     assert (by_programs.kind, by_programs.user) == ("signature", "")
     assert find_work(info, Signature()) is None
+
+
+def test_a_shell_is_no_part_of_the_work() -> None:
+    """It uses the same whatever the program does: more input is not another work."""
+    info = JobInfo(cluster="c1", job_id=7, source="slurm", user="ada", name="solve")
+    little = signature_of([(b"/sw/solve", 0.3), (b"/usr/bin/bash", 0.02)])
+    first = find_work(info, little)
+    assert first is not None
+    much = signature_of([(b"/sw/solve", 30.0), (b"/usr/bin/bash", 0.02)])
+    assert find_work(info, much) == first
+    other = find_work(info, signature_of([(b"/sw/view", 0.3), (b"/usr/bin/bash", 0.02)]))
+    assert other != first
+
+
+def test_the_shell_of_an_earlier_release_is_still_the_same_work() -> None:
+    """Keys that are stored have it."""
+    info = JobInfo(cluster="c1", job_id=7, source="slurm", user="ada", name="solve")
+    shell = signature_of([(b"/usr/bin/bash", 1.0)]).programs
+    old = Signature(signature_of([(b"/sw/solve", 1.0)]).programs | shell)
+    known = find_work(info, old)
+    assert known is not None
+    again = signature_of([(b"/sw/solve", 30.0), (b"/usr/bin/bash", 0.02)])
+    assert find_work(info, again, known=[known.key]) == known
+
+
+def test_a_run_of_nothing_but_shells_has_a_work_of_its_own() -> None:
+    assert (
+        signature_of([(b"/bin/bash", 1.0)]).programs != signature_of([(b"/bin/zsh", 1.0)]).programs
+    )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jobsight.findings.program_names import names_of
+from jobsight.findings.program_names import is_waiting, names_of
 from jobsight.store.findings.works import WorkKey
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Signature(NamedTuple):
 
     A program with nearly 1 % of the CPU time is in one run and not in the next. So a set of
     another run agrees if it has all programs of ``sure`` and none that is not in ``possible``.
+    Shells and launchers only wait: what they use is the same whatever the others do, so that their
+    share falls where there is more to compute. They are possible, and count if nothing else ran.
     """
 
     programs: frozenset[bytes] = frozenset()
@@ -59,9 +61,13 @@ def signature_of(uses: Iterable[tuple[bytes, float]]) -> Signature:
     Names, not paths: a new version of a program in another directory is the same work.
     """
     times: dict[str, float] = {}
+    waiting: dict[str, float] = {}
     for path, cpu_time in uses:
         name = _DIGITS.sub("#", names_of(path)[-1])
-        times[name] = times.get(name, 0.0) + max(cpu_time, 0.0)
+        kind = waiting if is_waiting(path) else times
+        kind[name] = kind.get(name, 0.0) + max(cpu_time, 0.0)
+    if not any(times.values()):
+        times, waiting = waiting, {}
     total = sum(times.values())
     if total <= 0:
         return Signature()
@@ -70,7 +76,8 @@ def signature_of(uses: Iterable[tuple[bytes, float]]) -> Signature:
     def above(share: float) -> frozenset[bytes]:
         return frozenset(_program_digest(name) for name in largest if times[name] > share * total)
 
-    return Signature(above(0.01), above(0.02), above(0.005))
+    possible = above(0.005) | frozenset(map(_program_digest, waiting))
+    return Signature(above(0.01), above(0.02), possible)
 
 
 def _program_digest(name: str) -> bytes:
