@@ -255,3 +255,60 @@ def test_a_job_that_slept_has_one_finding_and_no_advice_for_sleep(store: Store) 
     assert verdicts["sleeping"].outcome == "fired"
     assert verdicts["start-up"].outcome == "excused", verdicts["start-up"]
     assert verdicts["program-leaves-cores-idle"].outcome != "fired"
+
+
+def test_threads_that_waited_are_seen_without_pressure(store: Store) -> None:
+    """The kernel counts no pressure of cgroups v1."""
+    solve = [program("/apps/solve", 39 * HOUR, 0, 10 * HOUR)]
+    crowd = judge(
+        store, length=10 * HOUR, cpus=4, cores=lambda moment: 3.96, programs=solve,
+        columns={"tasks.running": lambda moment: 64.0},
+    )  # fmt: skip
+    assert crowd["cpu-oversubscribed"].outcome == "fired", crowd["cpu-oversubscribed"]
+    finding = crowd["cpu-oversubscribed"].finding
+    assert finding is not None
+    assert "not known" not in finding.text
+    assert finding.cost.core_hours is None
+    fitting = judge(
+        store, length=10 * HOUR, cpus=4, cores=lambda moment: 3.96, programs=solve, job_id=8,
+        columns={"tasks.running": lambda moment: 4.0},
+    )  # fmt: skip
+    assert fitting["cpu-oversubscribed"].outcome == "not fired"
+
+
+def test_the_kernel_time_of_small_calls_is_one_finding(store: Store) -> None:
+    """Each of them copies a few bytes and costs a system call."""
+    length = 30 * HOUR
+    verdicts = judge(
+        store, length=length, cpus=1, cores=lambda moment: 1.0,
+        totals={
+            "cpu_user": round(length / 2) * SECOND, "cpu_system": round(length / 2) * SECOND,
+            "read_characters": 10**10, "read_calls": 10**9, "written_characters": 0,
+            "write_calls": 0,
+        },
+    )  # fmt: skip
+    assert verdicts["io-small-calls"].outcome == "fired"
+    assert verdicts["cpu-system-time"].outcome == "covered"
+
+
+def test_a_session_that_nobody_used_is_one_finding(store: Store) -> None:
+    """Not a job that used no CPU time, and no job that was held after some work."""
+    length = 20 * HOUR
+    server = [program("/opt/jupyter/bin/jupyter-lab", 60, 0, length)]
+    verdicts = judge(
+        store, length=length, cpus=8, cores=lambda moment: 0.001, programs=server,
+        columns={"cores.0.time": lambda moment: moment * SECOND / 1000},
+        coverage=EXACT | {"cores": Coverage(quality="exact")},
+    )  # fmt: skip
+    assert verdicts["cpu-core-imbalance"].outcome == "excused"
+    ended = {"cpu-not-used", "cpu-core-imbalance", "held-after-work", "interactive-idle"}
+    assert ended & fired(verdicts) == {"interactive-idle"}
+
+
+def test_a_session_that_was_left_was_held_after_its_work(store: Store) -> None:
+    length = 20 * HOUR
+    server = [program("/opt/jupyter/bin/jupyter-lab", 6 * HOUR, 0, length)]
+    verdicts = judge(store, length=length, cpus=8, cores=until(HOUR, 6.0), programs=server)
+    assert {"cpu-not-used", "held-after-work", "interactive-idle"} & fired(verdicts) == {
+        "held-after-work"
+    }
