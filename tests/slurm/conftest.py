@@ -5,7 +5,9 @@ Under xdist a worker that gets any of them brings up a cluster of its own, under
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,12 +61,21 @@ def write_hook(folder: Path, name: str) -> Path:
     return hook
 
 
-@pytest.fixture(scope="session")
-def site(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@contextmanager
+def complete_site(folder: Path, *, agents_more: str = "", **choices: Any) -> Iterator[Site]:
     """A cluster with an agent on each node, told by the deployed hooks, and one server."""
-    folder = tmp_path_factory.mktemp("path")
     folder.chmod(0o755)
     hooks = {name: str(write_hook(folder, name)) for name in ("prolog", "epilog")}
     (folder / "site").mkdir()
-    with Cluster.unused("p", **hooks) as cluster, Site(cluster, folder / "site") as whole:
+    with Cluster.unused("p", **hooks, **choices) as cluster:
+        whole = Site(cluster, folder / "site")
+        whole.agents_more = agents_more
+        with whole:
+            yield whole
+
+
+@pytest.fixture(scope="session")
+def site(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One for all tests."""
+    with complete_site(tmp_path_factory.mktemp("path")) as whole:
         yield whole

@@ -1,172 +1,58 @@
-"""Findings about real jobs: each misbehaves in one way, next to jobs that behave.
-
-The jobs are short, so that the rules of a site of its own lower what a rule requests. What is
-planted is planted so strongly that a busy machine comes to the same verdict.
-"""
+"""Findings about real jobs: each misbehaves in one way, next to jobs that behave."""
 
 from __future__ import annotations
 
 import html
+import io
 import json
-import os
 import re
-import shlex
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from typing import Any, NamedTuple
 
 import pytest
 
+from jobsight.cli.main import main
 from jobsight.findings.engine import RuleSet
 from jobsight.findings.reported import ReportedFinding
 from jobsight.store.findings.due import count_unjudged
 from jobsight.store.store import Store
 from jobsight.util.outer import from_outer
-from tests.slurm.jobs import ALICE, BOB, burn, eat, storm
-from tests.slurm.site import REPOSITORY, Site, wait_for
+from tests.slurm.cases import (
+    CASES,
+    LIMITED,
+    LONG_RUN,
+    PARTITIONS,
+    RULES,
+    RUNNING,
+    SMALL,
+    UNTIL_TOLD,
+    Case,
+    Running,
+    job,
+    keep,
+    kinds,
+    pulse,
+)
+from tests.slurm.conftest import complete_site
+from tests.slurm.jobs import ALICE, BOB
+from tests.slurm.kernel import cpus_first
+from tests.slurm.site import Site, wait_for
 
 pytestmark = pytest.mark.long
 
-#: What short jobs can reach. Rules that are not named here keep their floors of core hours.
-RULES = """
-adjust:
-  - {rules: [cpu-not-used], parameters: {nothing: 2 %, floor: 8 core s}}
-  - {rules: [nodes-not-used], parameters: {floor: 4 core s}}
-  - {rules: [cpu-one-core], parameters: {floor: 30 core s}}
-  - {rules: [held-after-work], parameters: {least: 8 s, floor: 8 core s}}
-  - {rules: [sleeping], parameters: {part: 10 %, floor: 4 core s}}
-  - {rules: [memory-request-unused], parameters: {floor: 0.005 GB h}}
-  - {rules: [memory-grows], parameters: {floor: 8 core s}}
-  - {rules: [failed-inside], parameters: {floor: 0.1 core s}}
-  - {rules: [failed-again], parameters: {floor: 0.1 core s}}
-  - {rules: [fork-storm], parameters: {rate: 5 /s, part: 5 %, floor: 0.1 core s}}
-  - {rules: [steps-in-sequence], parameters: {used: 80 %, gain: 90 %, floor: 2 core s}}
-  - {rules: [io-small-calls], parameters: {rate: 50000 /s, floor: 0.2 core s}}
-  - {rules: [time-limit-reached], parameters: {floor: 1 core s}}
-  - {rules: [array-split], parameters: {floor: 0.0001 GB h}}
-"""
+SAMPLERS = (
+    *("pressure", "cores"),
+    *("tests.slurm.samplers:EveryFile", "tests.slurm.samplers:EveryState"),
+)
 #: Why a verdict may be missing on a busy machine: the agent has come too late.
 TOO_LATE = re.compile(
     r"figures stand for|was not sampled|too few samples|no time series|no program"
 )
 MAX_TRIES = 3
-
-
-def spin(seconds: float) -> str:
-    """Busy for so long by the clock, whatever part of a CPU it gets."""
-    return f"python3 -c 'import time\nend = time.time() + {seconds}\nwhile time.time() < end: pass'"
-
-
-def grow(megabytes: int, seconds: float) -> str:
-    """Memory that grows by the clock up to so many megabytes."""
-    return (
-        "python3 -c 'import time\nkept = []\nstart = time.time()\n"
-        f"while (past := time.time() - start) < {seconds}:\n"
-        f'  while len(kept) < past * {megabytes / seconds}: kept.append(b"x" * (1 << 20))\n'
-        "  hash(past)'"
-    )
-
-
-def keep(megabytes: int, seconds: float) -> str:
-    """The same memory from the beginning."""
-    return (
-        f'python3 -c \'import time\nkept = b"x" * ({megabytes} << 20)\n'
-        f"end = time.time() + {seconds}\nwhile time.time() < end: pass'"
-    )
-
-
-def simulate(*arguments: str) -> str:
-    """A program of its own name that is started with each of some files."""
-    starts = "; ".join(f'"$folder"/simulate {argument}' for argument in arguments)
-    return f'folder=$(mktemp -d); cp /bin/cat "$folder"/simulate; {starts}; rm -r "$folder"'
-
-
-STEP = shlex.quote(f"{burn(0.5)}; python3 -c 'import time; time.sleep(1)'")
-
-
-class Case(NamedTuple):
-    """A job and exactly the kinds of findings that it must have."""
-
-    script: str
-    options: tuple[str, ...] = ()
-    expected: frozenset[str] = frozenset()
-    user: str = ALICE
-    #: Submitted so often, one after the other; the last one is judged, the others have no finding.
-    times: int = 1
-
-
-def job(*lines: str) -> str:
-    return "\n".join(["#!/bin/bash", *lines, ""])
-
-
-def kinds(*names: str) -> frozenset[str]:
-    return frozenset(names)
-
-
-SMALL = ("--mem=60",)
-BOTH = ("--mem=60", "--nodes=1", "--ntasks=1", "--cpus-per-task=2")
-
-CASES: dict[str, Case] = {
-    # The longest one begins first.
-    "cpu-one-core": Case(job(spin(34)), BOTH, kinds("cpu-one-core")),
-    "held-after-work": Case(job(burn(2), "sleep 14"), SMALL, kinds("held-after-work")),
-    "works-to-its-end": Case(
-        # What a script says of sleep is no sleep.
-        job("# sleep 100", "sleep=100", "cat > /dev/null <<end", "sleep $sleep", "end", burn(5)),
-        SMALL,
-        user=BOB,
-    ),
-    "cpu-not-used": Case(job("sleep 12"), BOTH, kinds("cpu-not-used")),
-    "two-cores": Case(job(f"{spin(3)} &", f"{spin(3)} &", "wait"), BOTH, user=BOB),
-    "sleeping": Case(job(burn(1), "sleep 9", burn(1)), SMALL, kinds("sleeping")),
-    "out-of-memory": Case(job(eat(300)), ("--mem=80",), kinds("out-of-memory")),
-    "failed-inside": Case(
-        job(burn(1), simulate(*["/no/such/input"] * 6), "true"), SMALL, kinds("failed-inside")
-    ),
-    "failed-once": Case(
-        job(burn(1), simulate("/no/such/input", *["/dev/null"] * 5), "true"), SMALL, user=BOB
-    ),
-    "fork-storm": Case(job(storm(1500)), SMALL, kinds("fork-storm")),
-    "few-programs": Case(job(storm(10), burn(3)), SMALL, user=BOB),
-    "steps-in-sequence": Case(
-        job(*[f"srun --ntasks=1 bash -c {STEP}"] * 5),
-        ("--mem=60", "--nodes=1", "--ntasks=2"),
-        kinds("steps-in-sequence"),
-    ),
-    "steps-side-by-side": Case(
-        job(*[f"srun --exact --ntasks=1 --mem=20 bash -c {STEP} &"] * 2, "wait"),
-        ("--mem=60", "--nodes=1", "--ntasks=2"),
-        user=BOB,
-    ),
-    "nodes-not-used": Case(
-        job(burn(4)), ("--mem=60", "--nodes=2", "--ntasks-per-node=1"), kinds("nodes-not-used")
-    ),
-    "both-nodes": Case(
-        job(f"srun --ntasks=2 --ntasks-per-node=1 {spin(3)}"),
-        ("--mem=60", "--nodes=2", "--ntasks-per-node=1"),
-        user=BOB,
-    ),
-    "memory-request-unused": Case(
-        job(spin(10)), ("--mem=2400",), kinds("memory-request-unused")
-    ),
-    "memory-grows": Case(job(grow(240, 20)), ("--mem=400",), kinds("memory-grows")),
-    "memory-of-one-allocation": Case(job(keep(240, 12)), ("--mem=400",), user=BOB),
-    "io-small-calls": Case(
-        job("dd if=/dev/zero of=/dev/null bs=1 count=4000000"), SMALL, kinds("io-small-calls")
-    ),
-    "io-large-calls": Case(
-        job("dd if=/dev/zero of=/dev/null bs=1M count=20000"), SMALL, user=BOB
-    ),
-    "failed-again": Case(
-        job(burn(0.5), "sleep 1", "exit 3"), SMALL, kinds("failed-again"), times=3
-    ),
-    "failed-before": Case(
-        job(burn(0.5), "sleep 1", "echo >> runs", "test $(wc -l < runs) -eq 3"), SMALL, user=BOB,
-        times=3,
-    ),
-}  # fmt: skip
+AHEAD, BEYOND = "time-limit-ahead", "runs-beyond-limit"
+TITLES = [rule.title for rule in RuleSet.load().rules.values()]
 
 
 class Judged(NamedTuple):
@@ -190,27 +76,35 @@ class Judged(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def judging(site: Site) -> Iterator[Site]:
-    """The site with rules for short jobs, and rounds every second."""
-    rules = site.folder / "rules.yaml"
-    rules.write_text(RULES)
-    before = site.server_more
-    site.stop_server()
-    site.server_more = (
-        f'{before}[findings]\nrules = ["{rules}"]\nminimum_elapsed = 0\ninterval = 1.0\n'
-    )
-    site.start_server()
-    yield site
-    site.stop_server()
-    site.server_more = before
-    site.start_server()
+def judging(slurm_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site with rules for short jobs, and rounds every second, over running jobs every two."""
+    folder = tmp_path_factory.mktemp("findings")
+    samplers = ", ".join(f'"{name}"' for name in SAMPLERS)
+    choices: dict[str, Any] = {"extra": PARTITIONS, "gpus_per_node": 0}
+    more = f"samplers = [{samplers}]\n"
+    with cpus_first(), complete_site(folder, agents_more=more, **choices) as site:
+        rules = folder / "rules.yaml"
+        rules.write_text(RULES)
+        site.stop_server()
+        site.server_more = (
+            f'[findings]\nrules = ["{rules}"]\nminimum_elapsed = 0\ninterval = 1.0\n'
+            "running_interval = 2.0\n"
+        )
+        site.start_server()
+        yield site
 
 
-def submit(site: Site, name: str, case: Case) -> list[int]:
+def submit(site: Site, name: str, case: Case | Running) -> list[int]:
     options = (f"--job-name={name}", *case.options)
-    if case.times > 1:
+    times = case.times if isinstance(case, Case) else 1
+    if times > 1:
         options = (*options, "--dependency=singleton")
-    return [site.cluster.submit(case.user, case.script, *options) for _ in range(case.times)]
+    return [site.cluster.submit(case.user, case.script, *options) for _ in range(times)]
+
+
+def tell(site: Site, user: str, job_id: int) -> None:
+    """Let a job end that runs until it is told."""
+    (site.cluster.work_folder(user) / f"go-{job_id}").touch()
 
 
 def read(site: Site, job_id: int | str) -> Judged:
@@ -234,10 +128,19 @@ def came_too_late(judged: Judged, expected: frozenset[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def judged(judging: Site) -> dict[str, list[Judged]]:
-    """All jobs, submitted together; the last one of each case is what it is about."""
+def jobs(judging: Site) -> dict[str, list[int]]:
+    """All jobs, submitted together; those that last more than a minute begin last, so that nothing
+    waits for their end."""
+    submitted = {name: submit(judging, name, case) for name, case in (CASES | LIMITED).items()}
+    submitted[AHEAD] = [job_id for _ in range(3) for job_id in submit(judging, AHEAD, LONG_RUN)]
+    submitted[BEYOND] = submit(judging, BEYOND, RUNNING[BEYOND])
+    return submitted
+
+
+@pytest.fixture(scope="module")
+def judged(judging: Site, jobs: dict[str, list[int]]) -> dict[str, list[Judged]]:
+    """The jobs that end by themselves; the last one of each case is what it is about."""
     site, done = judging, {}
-    jobs = {name: submit(site, name, case) for name, case in CASES.items()}
     for name, case in CASES.items():
         done[name] = [read(site, job_id) for job_id in jobs[name]]
         for _ in range(MAX_TRIES - 1):
@@ -264,13 +167,12 @@ def test_every_rule_is_explained(judged: dict[str, list[Judged]], name: str) -> 
 
 
 def command(site: Site, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "jobsight.cli.main", *arguments, "--config",
-         str(site.folder / "server.toml")],
-        cwd=REPOSITORY, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    return done.stdout
+    """What a command prints, in this process: there are hundreds."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "160")
+        assert main([*arguments, "--config", str(site.folder / "server.toml")]) == 0
+    return printed.getvalue()
 
 
 def page(site: Site, job_id: int | str) -> str:
@@ -289,29 +191,34 @@ def words(text: str) -> str:
 
 def test_terminal_api_and_page_say_the_same(judged: dict[str, list[Judged]], judging: Site) -> None:
     for name, case in CASES.items():
-        if not case.expected:
-            continue
         last = judged[name][-1]
-        reported = json.loads(command(judging, "report", str(last.job_id), "--json"))
-        assert reported["findings"] == last.report["findings"]
-        texts = {
-            "terminal": words(command(judging, "report", str(last.job_id), "--all")),
-            "page": words(page(judging, last.job_id)),
-        }
-        for finding in last.findings:
+        assert_same_words(judging, last)
+        if not case.expected:
+            assert last.findings == []
+
+
+def assert_same_words(site: Site, judged: Judged) -> None:
+    """Findings and what the rules say of a job: the same in terminal, JSON, API and page."""
+    job_id = str(judged.job_id)
+    reported = json.loads(command(site, "report", job_id, "--json"))
+    assert reported["findings"] == judged.report["findings"]
+    verdicts = explain(site, job_id)["verdicts"]
+    assert json.loads(command(site, "explain", job_id, "--json"))["verdicts"] == verdicts
+    texts = {
+        "terminal": words(command(site, "report", job_id, "--all")),
+        "page": words(page(site, job_id)),
+    }
+    for place, text in texts.items():
+        said = {title for title in TITLES if title in text}
+        assert said == {finding.title for finding in judged.findings}, (job_id, place, text)
+        for finding in judged.findings:
             assert finding.text
-            for place, text in texts.items():
-                for said in (finding.title, finding.text, finding.change, finding.cost_text):
-                    assert words(said) in text, (name, place, said, text)
-
-
-def test_a_job_that_behaves_has_no_findings_anywhere(
-    judged: dict[str, list[Judged]], judging: Site
-) -> None:
-    last = judged["works-to-its-end"][-1]
-    titles = [rule.title for rule in RuleSet.load().rules.values()]
-    for text in (command(judging, "report", str(last.job_id)), page(judging, last.job_id)):
-        assert not [title for title in titles if title in words(text)]
+            for part in (finding.text, finding.change, finding.cost_text):
+                assert words(part) in text, (job_id, place, part, text)
+    shown = " ".join(command(site, "explain", job_id, "--all").split())
+    for verdict in verdicts:
+        assert verdict["kind"] in shown
+        assert " ".join(verdict["reason"].split()) in shown
 
 
 def test_the_list_has_every_finding(judged: dict[str, list[Judged]], judging: Site) -> None:
@@ -325,21 +232,120 @@ def test_the_list_has_every_finding(judged: dict[str, list[Judged]], judging: Si
             assert not [run for run, _ in found if run == last.report["run"]]
 
 
-@pytest.mark.timeout(400)
-def test_a_time_limit(judging: Site) -> None:
-    """Minutes, because a limit has no seconds."""
-    options = ("--mem=40", "--time=1")
-    works = Case(job(spin(600)), options, kinds("time-limit-reached"))
-    # More time would not help it.
-    held = Case(job(burn(4), "sleep 600"), options, kinds("held-after-work"), BOB)
-    (first,) = submit(judging, "time-limit-reached", works)
-    (second,) = submit(judging, "held-until-the-limit", held)
-    last = read(judging, first)
-    assert last.kinds == works.expected, last.explanation["verdicts"][:12]
-    (finding,) = last.findings
-    assert finding.change.startswith("#SBATCH --time=00:")
-    last = read(judging, second)
-    assert last.kinds == held.expected, last.explanation["verdicts"][:12]
+@pytest.fixture(scope="module")
+def running(judging: Site, judged: object, jobs: dict[str, list[int]]) -> dict[str, Judged]:
+    """The jobs that run until they are told, while they run; they are told by their tests."""
+    begun = {
+        name: jobs[name] if name in jobs else submit(judging, name, case)
+        for name, case in RUNNING.items()
+    }
+    return {
+        name: read_running(judging, begun[name][0], case.before) for name, case in RUNNING.items()
+    }
+
+
+def read_running(site: Site, job_id: int, expected: frozenset[str]) -> Judged:
+    """Wait for the findings of a running job."""
+
+    def found() -> set[str] | None:
+        """None before it has been judged several times."""
+        report = site.report(job_id)
+        if report is None or report["state"] != "RUNNING":
+            return None
+        if (report["time"]["elapsed_seconds"] or 0) < 8:
+            return None
+        return {each["kind"] for each in report["findings"]}
+
+    wait_for(lambda: found() == expected, 150, lambda: f"{found()}\n{site.report(job_id)}")
+    report = site.report(job_id)
+    assert report is not None
+    assert report["end"] is None
+    return Judged(job_id, report, explain(site, job_id))
+
+
+def explain(site: Site, job_id: int | str) -> dict[str, Any]:
+    explanation: dict[str, Any] = site.get(f"/api/v1/jobs/{job_id}/explain")
+    return explanation
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_running_job_has_findings_before_it_ends(
+    running: dict[str, Judged], judging: Site, name: str
+) -> None:
+    case, before = RUNNING[name], running[name]
+    assert before.report["state"] == "RUNNING"
+    assert before.kinds == case.before
+    fired = {each["kind"] for each in before.explanation["verdicts"] if each["outcome"] == "fired"}
+    assert fired == case.before
+    # The figures of a running job change between two readings, the words of the rules do not.
+    said = words(command(judging, "report", str(before.job_id), "--all"))
+    shown = words(page(judging, before.job_id))
+    for finding in before.findings:
+        for text in (said, shown):
+            assert finding.title in text
+            assert words(finding.change) in text
+    tell(judging, case.user, int(before.job_id))
+    after = read(judging, before.job_id)
+    assert after.kinds == case.after, after.explanation["verdicts"][:12]
+
+
+def wait_elapsed(site: Site, job_id: int, seconds: float) -> None:
+    """Wait until a running job has lasted so long."""
+
+    def elapsed() -> float:
+        report = site.report(job_id)
+        return 0.0 if report is None else report["time"]["elapsed_seconds"] or 0.0
+
+    wait_for(lambda: elapsed() >= seconds, 240)
+
+
+def test_a_limit_that_the_job_will_exceed(judging: Site, jobs: dict[str, list[int]]) -> None:
+    """Earlier runs took longer than the limit; more time makes the finding disappear."""
+    assert [read(judging, job_id).kinds for job_id in jobs[AHEAD]] == [set()] * 3
+    options = (f"--job-name={AHEAD}", *LONG_RUN.options, "--time=1")
+    job_id = judging.cluster.submit(LONG_RUN.user, LONG_RUN.script, *options)
+    before = read_running(judging, job_id, LONG_RUN.expected)
+    (finding,) = before.findings
+    assert "3 earlier runs" in finding.text
+    judging.cluster.scontrol("update", f"JobId={job_id}", "TimeLimit=10")
+    read_running(judging, job_id, kinds())
+    tell(judging, LONG_RUN.user, job_id)
+    after = read(judging, job_id)
+    assert after.kinds == set(), after.explanation["verdicts"][:12]
+
+
+def test_work_that_takes_longer_than_before(judging: Site) -> None:
+    """The same script reads more input from one run on."""
+    amount = judging.cluster.work_folder(BOB) / "amount"
+    script = job(
+        'python3 -c \'import time\ntime.sleep(1)\namount = float(open("amount").read())\n'
+        "while time.process_time() < amount: sum(range(10000))'"
+    )
+
+    def runs(count: int, seconds: float) -> Judged:
+        """Some at the same time, and the one that is judged after them."""
+        amount.write_text(str(seconds))
+        amount.chmod(0o644)
+        options = ("--job-name=slower-than-before", "--mem=40")
+        jobs = [judging.cluster.submit(BOB, script, *options) for _ in range(count)]
+        for job_id in jobs:
+            read(judging, job_id)
+        return read(judging, judging.cluster.submit(BOB, script, *options))
+
+    assert runs(11, 0.3).kinds == set()
+    last = runs(7, 1.5)
+    assert last.kinds == {"slower-than-before"}, last.explanation["verdicts"][:12]
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_time_limit(judging: Site, jobs: dict[str, list[int]], name: str) -> None:
+    """A minute, because a limit has no seconds."""
+    (job_id,) = jobs[name]
+    last = read(judging, job_id)
+    assert last.kinds == LIMITED[name].expected, last.explanation["verdicts"][:12]
+    if name == "time-limit-reached":
+        (finding,) = last.findings
+        assert finding.change.startswith("#SBATCH --time=00:")
 
 
 def test_an_array_with_one_large_task(judging: Site) -> None:
@@ -358,3 +364,18 @@ def test_an_array_with_one_large_task(judging: Site) -> None:
     for task in range(12):
         judging.ended(f"{alike}_{task}", timeout=240)
     assert read(judging, f"{alike}_11").kinds == set()
+
+
+def test_a_node_that_fails(judging: Site) -> None:
+    job_id = judging.cluster.submit(
+        ALICE, job(pulse(UNTIL_TOLD)), "--job-name=node-failed", "--no-requeue", *SMALL
+    )
+    wait_elapsed(judging, job_id, 3)
+    report = judging.report(job_id)
+    assert report is not None
+    (node,) = report["nodes"]
+    # slurmd still answers, so that the node returns at once.
+    judging.cluster.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    judging.cluster.wait(job_id, "NODE_FAIL", timeout=120)
+    last = read(judging, job_id)
+    assert last.kinds == {"node-failed"}, last.explanation["verdicts"][:12]
