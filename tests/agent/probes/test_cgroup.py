@@ -419,6 +419,24 @@ def test_a_peak_of_the_kernel_that_contradicts_the_samples_is_the_figure(
     assert report.coverage["memory"].quality == quality
 
 
+def test_page_cache_that_grows_between_two_reads_is_not_used_memory() -> None:
+    """A job that read a file was said to use 150 MiB: all of it was page cache."""
+
+    class Growing(Memory):
+        def memory_peaks(self) -> MemoryPeaks:
+            self.set(8, 142, 150)
+            return super().memory_peaks()
+
+    memory = Growing()
+    memory.set(8, 1, 9)
+    made = CgroupProbe(memory, Kernel().tracker, events=True)  # type: ignore[arg-type]
+    made.sample()
+    report = made.report(0)
+    assert report.totals.memory_used_peak == 8 * MIB
+    assert report.totals.memory_peak == 150 * MIB
+    assert report.coverage["memory"].quality == "exact"
+
+
 # Fault 2: a zero that was read before the last process ended is no count of OOM kills.
 @pytest.mark.parametrize(("kills", "late", "told"), [(0, False, 0), (0, True, None), (1, True, 1)])
 def test_a_late_reading_of_the_oom_kills_is_missing(
