@@ -1,4 +1,4 @@
-"""The scripts of the packages, with a systemctl that writes down what is asked of it."""
+"""The scripts of the packages, with a systemctl that records its arguments."""
 
 from __future__ import annotations
 

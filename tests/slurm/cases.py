@@ -1,6 +1,6 @@
-"""Jobs that misbehave in one way each, beside jobs that behave, and the rules that judge them.
+"""Jobs that misbehave in one way each, next to jobs that behave, and the rules that judge them.
 
-The jobs are short, so that the rules of a site of its own lower what a rule asks for. What is
+The jobs are short, so that the rules of a site of its own lower what a rule requests. What is
 planted is planted so strongly that a busy machine comes to the same verdict: CPU time is planted in
 seconds of CPU time, and what must be idle keeps to a share of a CPU whatever else runs.
 """
@@ -67,7 +67,7 @@ adjust:
   - {rules: [node-failed], parameters: {floor: 0.1 core s}}
   - {rules: [runs-beyond-limit], parameters: {floor: 0.5 core s}}
   - {rules: [interactive-idle], parameters: {long: 8 s, floor: 8 core s}}
-  # Of two CPUs, the one that is idle is already the one beside a busy one.
+  # Of two CPUs, the one that is idle is already the one next to a busy one.
   - {rules: [cpu-one-core], partitions: [wide, phases], enabled: false}
   - {rules: [cpu-cores-idle, program-leaves-cores-idle], partitions: [phases], enabled: false}
   - {rules: [too-many-nodes], partitions: [phases], parameters: {half: 60 %}}

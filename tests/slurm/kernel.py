@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.waiting import wait_until
 
 MOUNT = Path("/sys/fs/cgroup")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -87,10 +89,17 @@ def cpus_first() -> Iterator[None]:
     try:
         yield
     finally:
-        # Also what outlives the bed.
-        for pid in (group / "cgroup.procs").read_text().split():
-            (before / "cgroup.procs").write_text(pid)
+        wait_until(lambda: _is_empty(group, before))
         group.rmdir()
+
+
+def _is_empty(group: Path, target: Path) -> bool:
+    """Move what outlives the bed, which may fork or end meanwhile."""
+    pids = (group / "cgroup.procs").read_text().split()
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            (target / "cgroup.procs").write_text(pid)
+    return not pids
 
 
 def own_group(controller: str) -> str:

@@ -1,5 +1,5 @@
 """Time series of nodes that a hostile node sends: the next honest batch is stored, and the days of
-all others are completed, thinned and removed."""
+all others are completed, downsampled and removed."""
 
 from __future__ import annotations
 
