@@ -6,8 +6,8 @@ the conditions of jobstats and Job Defense Shield (bench/peers/*.yaml), which ha
 Precision is the share of the reported findings that are right, recall the share of the planted ones
 that are reported; a planted kind that another finding covers is named in it and counts as reported.
 A kind that is undecided for a run (a symptom of what was planted, or too small to matter) counts
-neither way; the number of these runs is printed as well. Runs of which agents saw too little are not
-judged at all, which has its own row.
+neither way; the number of these runs is printed as well. Runs of which agents saw too little are
+not judged at all, which has its own row.
 
 `python -m bench findings_year --runs 100000` chooses the number of runs (by default 20,000),
 `--running` how many of them have not ended (by default a fiftieth, at most 2,000), `--seed` another

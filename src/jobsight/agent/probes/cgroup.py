@@ -223,7 +223,8 @@ class CgroupProbe:
             memory = self.cgroup.memory()
             peaks = self.cgroup.memory_peaks()
             later = None
-            if memory is not None and (peaks.peak or 0) > max(memory.current, self._peaks.peak or 0):
+            known = max(memory.current if memory is not None else 0, self._peaks.peak or 0)
+            if memory is not None and (peaks.peak or 0) > known:
                 # Memory has grown since the reading, and the page cache of the peak with it.
                 later = self.cgroup.memory()
             self._add_memory(memory, later, peaks)
