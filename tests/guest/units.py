@@ -27,7 +27,7 @@ SERVER, AGENT = "jobsight-server.service", "jobsight-agent.service"
 PORT = 8080
 #: A job as slurmd makes it; nothing of Slurm runs here.
 JOB = Path("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7")
-#: Of the server under load, and clients that keep their connection; as many connect for each request.
+#: Of the server under load, and clients that keep their connection; as many use one a request.
 RESTARTS, KEEPING_CLIENTS = 2, 3
 #: A connection that was closed before any part of an answer came. A reply that is cut is another.
 CLOSED = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)

@@ -221,13 +221,7 @@ class CgroupProbe:
         try:
             # The peaks are read last: they are not lower than any sample.
             memory = self.cgroup.memory()
-            peaks = self.cgroup.memory_peaks()
-            later = None
-            known = max(memory.current if memory is not None else 0, self._peaks.peak or 0)
-            if memory is not None and (peaks.peak or 0) > known:
-                # Memory has grown since the reading, and the page cache of the peak with it.
-                later = self.cgroup.memory()
-            self._add_memory(memory, later, peaks)
+            self._add_memory(memory, self.cgroup.memory_peaks())
         except CgroupGone as error:
             gone = error
         except OSError as error:
@@ -240,11 +234,13 @@ class CgroupProbe:
     def _process_counts(self) -> tuple[int, int]:
         return self.usage.processes, len(self.usage.members)
 
-    def _add_memory(
-        self, memory: MemoryReading | None, later: MemoryReading | None, peaks: MemoryPeaks
-    ) -> None:
+    def _add_memory(self, memory: MemoryReading | None, peaks: MemoryPeaks) -> None:
         cache = self._page_cache
-        for reading in filter(None, (memory, later)):
+        readings = [memory]
+        if memory is not None and (peaks.peak or 0) > max(memory.current, self._peaks.peak or 0):
+            # Memory has grown since the reading, and the page cache of the peak with it.
+            readings.append(self.cgroup.memory())
+        for reading in filter(None, readings):
             self._used_peak = max(self._used_peak or 0, reading.used)
             self._swap_peak = max(self._swap_peak or 0, reading.swap)
             cache, self._page_cache = max(cache, reading.file), reading.file
@@ -253,7 +249,7 @@ class CgroupProbe:
             return
         self._peaks_read_with = self._process_counts()
         if peaks.peak is not None and peaks.peak > (self._peaks.peak or 0):
-            # The page cache at that moment is not known; it was that of one of the readings or less.
+            # The page cache at that moment is not known: that of one of the readings or less.
             self._marked_peak = max(self._marked_peak or 0, peaks.peak - cache)
         self._peaks = peaks
         self.usage.memory_peak = peaks.peak or 0
