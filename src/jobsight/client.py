@@ -110,6 +110,10 @@ class Job(msgspec.Struct, kw_only=True):
     severity: str | None = None
     #: The chain of jobs that depend on each other, by the id of one of them.
     chain_job_id: int | None = None
+    submit: str | None = None
+    time_requested_seconds: float | None = None
+    #: When Slurm expects a job that waits to start.
+    expected_start: str | None = None
 
 
 class Program(msgspec.Struct, kw_only=True):

@@ -202,8 +202,12 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             [Dependency("c1", 400 + step, "ada", START, (399 + step,)) for step in (1, 2, 3, 4)],
             now=START,
         )
+        wanted = {"submit": START, "time_limit": 5400 * SECOND, "memory": 3 * 2**30}
         waits = [
-            JobRecord(info=info(job_id, None, name="step", user="ada", state="PENDING"))
+            JobRecord(
+                info=info(job_id, None, name="step", user="ada", state="PENDING", **wanted),
+                expected_start=START + 7200 * SECOND,
+            )
             for job_id in (403, 404, 405)
         ]
         Snapshot(store.database, "c1").replace(
@@ -261,6 +265,21 @@ def test_a_chain_that_waits_is_one_row(arrays: TestClient) -> None:
     assert linked(opened)[2:] == ["/jobs/c1:404", "/jobs/c1:403"]
     chain = page(arrays, "/jobs?state=PENDING&chain=c1:401")
     assert linked(chain) == ["/jobs/c1:404", "/jobs/c1:403"]
+
+
+def test_jobs_that_wait_have_columns_of_their_own(arrays: TestClient) -> None:
+    waiting = page(arrays, "/jobs?state=PENDING")
+    table = waiting.text.partition("Times are in UTC.")[2]
+    for text in ("Submitted (UTC)", "Expected start (UTC)", "Memory requested", "01:30:00", "3.00"):
+        assert text in table
+    assert "CPU use" not in table
+    times = [each["datetime"] for each in waiting.all("time")]
+    assert times == ["2026-09-21T14:13:20Z", "2026-09-21T16:13:20Z"]
+    chosen = page(arrays, "/jobs?state=PENDING&columns=cpu,start")
+    assert "Submitted (UTC)" not in chosen.text.partition("Times are in UTC.")[2]
+    (row, *_) = arrays.get("/api/v1/jobs?state=PENDING").json()["jobs"]
+    assert row["time_requested_seconds"] == 5400
+    assert row["expected_start"] == "2026-09-21T16:13:20.000000000Z"
 
 
 # The tasks of an array are on both sides of a page; it must not appear on the second again.

@@ -241,6 +241,10 @@ class JobRow(msgspec.Struct, kw_only=True):
     qos: str | None = None
     #: The chain of jobs that depend on each other, by the id of one of them.
     chain_job_id: int | None = None
+    submit: Time | None = None
+    time_limit: Duration | None = field(default=None, name="time_requested_seconds")
+    #: When Slurm expects a job that waits to start.
+    expected_start: Time | None = None
 
 
 def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
@@ -290,6 +294,8 @@ def job_row(stored: StoredRun, now: int, worst: Worst | None = None) -> JobRow:
         severity=SEVERITIES[worst.severity] if worst else None,
         qos=info.qos,
         chain_job_id=stored.chain_job_id,
+        submit=info.submit,
+        time_limit=info.time_limit,
     )
 
 

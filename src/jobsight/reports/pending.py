@@ -431,6 +431,9 @@ def pending_row(record: JobRecord) -> JobRow:
         provisional=False,
         requested_gpus=info.gpus,
         qos=info.qos,
+        submit=info.submit,
+        time_limit=info.time_limit,
+        expected_start=record.expected_start,
     )
 
 

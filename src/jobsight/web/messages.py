@@ -74,6 +74,8 @@ MESSAGES = (
     N_("A limit of its quality of service is reached."),
     N_("A limit of its account or user is reached."),
     N_("A node that it needs is not available."),
+    # Columns of jobs that wait: jobsight.web.pages.jobs.
+    *(N_("Submitted (UTC)"), N_("Expected start (UTC)"), N_("Memory requested")),
     # Figures of a comparison: jobsight.web.pages.compare.
     N_("State"),
     N_("Command"),

@@ -74,19 +74,28 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "cluster": Column("Cluster", "cluster", shown=False),
     "partition": Column("Partition", "partition", shown=False),
     "qos": Column("QOS", "qos", shown=False),
+    "submitted": Column("Submitted (UTC)", shown=False, room="minor"),
+    "expected": Column("Expected start (UTC)", shown=False),
     "start": Column("Start (UTC)", "start"),
     "end": Column("End (UTC)", "end", shown=False),
     "elapsed": Column("Elapsed", "elapsed", number=True),
+    "limit": Column("Time limit", shown=False, number=True),
     "cpus": Column("CPUs", "cpus", number=True, room="minor"),
     "cpu": Column("CPU use", "cpu_share"),
     "cpu_time": Column("CPU time", "cpu_time", shown=False, number=True),
     "memory": Column("Memory, peak of requested", "memory_share"),
     "memory_peak": Column("Memory peak", "memory_peak", shown=False, number=True),
+    "memory_requested": Column("Memory requested", shown=False, number=True),
     "gpus": Column("GPUs, used of held", "gpu_share"),
     "gpu_count": Column("GPUs", "gpus", shown=False, number=True),
     "nodes": Column("Nodes", number=True, room="minor"),
 }
 DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.shown)
+#: Of jobs that wait: what they requested, and since when. They have used nothing.
+WAITING_COLUMNS: Final = (
+    *("run", "state", "name", "user", "partition", "submitted", "expected", "limit", "cpus"),
+    *("memory_requested", "gpu_count"),
+)
 
 #: Parameters of the address that are filters with a text of their own.
 _TEXTS: Final = (
@@ -175,7 +184,8 @@ def _parse(given: dict[str, str], chosen: list[str], now: int, request: Request)
     if unknown:
         raise ValueError(f"columns: {unknown[0][:40]!r} is none of {', '.join(COLUMNS)}")
     columns = tuple(name for name in COLUMNS if name == "run" or name in chosen)
-    preferred = preferred_columns(request)
+    waiting = given.get("state") == "PENDING"
+    preferred = WAITING_COLUMNS if waiting else preferred_columns(request)
     if chosen and columns != preferred:
         given["columns"] = ",".join(columns)
     if given.get("group", "1") not in ("0", "1"):
