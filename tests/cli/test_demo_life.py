@@ -73,6 +73,7 @@ def _words(file: Path) -> str:
         return ""
 
 
+@pytest.mark.long
 def test_a_second_one_says_where_the_first_is(
     running: subprocess.Popen[str], tmp_path: Path
 ) -> None:

@@ -388,6 +388,7 @@ def test_s29_two_lengths_of_one_request_are_refused(spawner: Spawner, tmp_path: 
         assert answer.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.long
 def test_an_invalid_body_leaves_no_traceback(spawner: Spawner, tmp_path: Path) -> None:
     """It arrives with the head, or after the response has begun."""
     with serving(spawner, tmp_path) as server:

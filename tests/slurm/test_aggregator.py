@@ -15,6 +15,7 @@ ALICE = "jobsight-alice"
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_records_without_an_owner_are_booked_on_the_run_they_belong_to(
     cluster: Cluster, tmp_path: Path
 ) -> None:

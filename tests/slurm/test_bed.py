@@ -50,6 +50,7 @@ def test_cgroup_of_a_running_job(cluster: Cluster) -> None:
     wait_until(lambda: not folder.exists())
 
 
+@pytest.mark.long
 def test_requeued_job_runs_again_without_the_two_minutes(cluster: Cluster) -> None:
     job = cluster.submit(ALICE, "sleep $((SLURM_RESTART_COUNT ? 0 : 60))")
     cluster.wait(job, "RUNNING")

@@ -77,6 +77,7 @@ def record_of(site: Site, job: int) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.long
 def test_both_ways_give_the_same_totals(both: Site) -> None:
     job = both.cluster.submit(ALICE, script(burn(3), storm(200)), "--mem=100")
     both.cluster.wait(job, timeout=90)

@@ -52,6 +52,7 @@ def finished(site: Site, user: str, job: int, timeout: float = 90) -> dict[str, 
     return report
 
 
+@pytest.mark.long
 def test_the_agent_is_killed_and_comes_back(site: Site, gate: Gate) -> None:
     node = site.cluster.nodes[1]
     job = start(site, ALICE, 4, gate, node)
@@ -72,6 +73,7 @@ def test_the_agent_is_killed_and_comes_back(site: Site, gate: Gate) -> None:
     assert "not observed" in report["coverage"]["executables"]["reason"]
 
 
+@pytest.mark.long
 def test_the_controller_and_a_slurmd_go_and_come_back(site: Site, gate: Gate) -> None:
     node = site.cluster.nodes[2]
     job = start(site, BOB, 4, gate, node)

@@ -123,6 +123,7 @@ def check_nothing_was_lost(plugged: Plugged, kind: str, job: int, here: str, end
     assert max(int(one["value"][1]) for one in found) <= most
 
 
+@pytest.mark.long
 def test_samples_of_tasks_and_steps_arrive_in_prometheus_and_go(plugged: Plugged) -> None:
     cluster, nodes, prometheus = plugged.cluster, plugged.nodes, plugged.prometheus
     # The last samples of a step stay for as long as it ran.

@@ -38,6 +38,7 @@ def commands_of_the_document(user: str) -> list[str]:
     return [line.replace("jobsight", user) for line in wanted]
 
 
+@pytest.mark.long
 def test_jobs_of_others_are_hidden_until_the_user_is_an_operator(private: Cluster) -> None:
     environment = private.environment()
     run = functools.partial(stream_command, environment=environment)

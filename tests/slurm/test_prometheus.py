@@ -196,6 +196,7 @@ def told(cluster: Cluster, job: int) -> int | None:
     return int(said[-1]) if said else None
 
 
+@pytest.mark.long
 def test_petricore_s_own_questions(site: Site, prometheus: Prometheus) -> None:
     """As its pages ask them of a job that has ended: at its end, over its length."""
     cluster = site.cluster
@@ -264,6 +265,7 @@ def test_a_killed_agent_leaves_no_series(held: Held, site: Site, prometheus: Pro
     wait_for(lambda: alive(prometheus, held.job_id), 60)
 
 
+@pytest.mark.long
 def test_a_killed_prometheus_forgets_jobs_that_ended_meanwhile(
     held: Held, site: Site, prometheus: Prometheus
 ) -> None:

@@ -77,6 +77,7 @@ def told(site: Site, job_id: int) -> float | None:
     return int(said[0]) / 1e9 if said else None
 
 
+@pytest.mark.long
 def test_two_steps_of_two_tasks_arrive_everywhere_and_leave(site: Site, places: Places) -> None:
     step = f"srun --ntasks=2 --mem=0 {burn(0.7)}"
     with Gate(site.cluster.settings.path()) as gate:

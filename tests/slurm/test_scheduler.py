@@ -305,6 +305,7 @@ def test_reservations_shares_and_associations(cluster: Cluster, sources: dict[st
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_controller_that_is_away(cluster: Cluster, tmp_path: Path) -> None:
     run = functools.partial(stream_command, environment=cluster.environment())
     location = str(tmp_path / "store.db")

@@ -302,6 +302,7 @@ def test_all_sources_agree_on_jobs_of_all_kinds(site: Site, stores: Stores) -> N
 
 
 # Issue 14, fault 18: without slurm.conf the cluster had the name of the server's host.
+@pytest.mark.long
 def test_all_sources_report_the_name_of_the_cluster(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ def test_nodes_are_brought_onto_one_row_of_times(browser: Browser, address: str)
     assert joined["gap"] == [1, 1, None, None, 2]
 
 
+@pytest.mark.long
 def test_a_running_job_grows_until_it_ends(browser: Browser, tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store, served(store) as address:
         _watch(browser, address, store)
@@ -229,6 +230,7 @@ def _watch(browser: Browser, address: str, store: Store) -> None:
         assert asked == []
 
 
+@pytest.mark.long
 def test_a_refresh_without_news_is_answered_304(browser: Browser, tmp_path: Path) -> None:
     """The page goes on with its elapsed times, and shows what is new when there is something."""
     now = [sample.NOW]

@@ -259,6 +259,7 @@ def _killed_and_repeated(
     sink.close()
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_and_repeated(address: str, database: Any, store: Store) -> None:
     _killed_and_repeated(address, database, store, 3000, [0.5, 0.9])
 
