@@ -83,7 +83,7 @@ def _page(words: list[str], summary: str) -> Page:
 
 
 def _capture(words: list[str]) -> _Seen:
-    def run(parser: argparse.ArgumentParser, *_: object) -> int:
+    def run(parser: argparse.ArgumentParser, *_: object, **__: object) -> int:
         raise _Seen(parser)
 
     def group_help(prog: str, description: str, helps: Mapping[str, str]) -> str:

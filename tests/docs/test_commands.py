@@ -127,7 +127,7 @@ def test_a_line_is_one_that_the_command_accepts(
 ) -> None:
     """The arguments are parsed by the command itself, which then is not run."""
 
-    def parse_only(self: CommandParser, function: object, arguments: list[str]) -> int:
+    def parse_only(self: CommandParser, function: object, arguments: list[str], **_: object) -> int:
         self.parse_args(list(arguments))
         raise _Accepted
 

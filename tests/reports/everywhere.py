@@ -38,7 +38,9 @@ NOT_WRITTEN: Final = re.compile(
     r"|node_rows\.(final|clock_skew_seconds|memory_kernel_peak_bytes)"
     r"|steps\.(overhead_seconds|ended|oom_kills|first_seen)"
     r"|findings\.(kind|severity|audience|state|runs|run|user|display_id|first|last|explains)"
-    r"|findings\.(cost|evidence|figures|prices)\..*"
+    r"|findings\.(cost|evidence|figures|prices)\..*|(cost|prices|fitted)\..*"
+    r"|software\.(user_provided|version|gpu_seconds|jobs|core_hours)|improvements\.(?!kind|text).*"
+    r"|programs\.(kind|own_namespace|executions|gpu_hours)"
     r"|gpu\.(coverage|measure|text|notes).*|gpus\..*|(properties|links).*"
     # Of several runs. Points are drawn.
     r"|points\..*|trend\..*|usage\..*|unreported|runs|measured\.(ended|runs)"
@@ -56,7 +58,9 @@ NOT_IN: Final = {
     ),
     "terminal": re.compile(r"run|executables\.failures|submit"),
     # As on a terminal without --all, long sentences of findings are left out.
-    "narrow terminal": re.compile(r"run|executables\.failures|submit|findings\.text"),
+    "narrow terminal": re.compile(
+        r"run|executables\.failures|submit|findings\.text|samples|software\..*|improvements\..*"
+    ),
 }
 #: Counts that are written if there is something to tell.
 _IF_ANY: Final = re.compile(r"memory\.(oom_kills|swap_peak_bytes)|cpu\.overhead_seconds")
@@ -129,7 +133,7 @@ def told_values(report: dict[str, Any], rendering: str) -> list[Told]:
         labels = LABELLED.get(path) if "kind" not in report or path.startswith("totals") else None
         label = "{}" if labels is None else labels[rendering == "document"]
         found.append(Told(path, label.format(text)))
-    return [*found, *_sums(report)]
+    return [*found, *_sums(report, rendering)]
 
 
 def written(path: str, value: Any) -> str:
@@ -167,17 +171,30 @@ _DISTRIBUTED: Final = {
 }
 
 
-def _sums(report: dict[str, Any]) -> Iterator[Told]:
+def _scripts(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return report.get("scripts", [])  # type: ignore[no-any-return]
+
+
+def _sums(report: dict[str, Any], rendering: str) -> Iterator[Told]:
     for finding in report["findings"]:
         prices = [Amount(**each) for each in finding["prices"]]
         cost = format_cost(Cost(**finding["cost"]), prices)
         if cost:
             yield Told("findings.cost", cost)
-    for script in report.get("scripts", []):
+    if "cost" in report:
+        held = format_cost(Cost(**report["cost"]), [Amount(**each) for each in report["prices"]])
+        yield Told("cost", f"Held {held}" if held else "")
+    for path, subject in [("fitted", report), *(("scripts.fitted", x) for x in _scripts(report))]:
+        fitted = subject.get("fitted", [])
+        others = [each for each in fitted if not each["fits"]]
+        if rendering == "narrow terminal" and "kind" not in report:
+            # The options without their reasons.
+            for each in others:
+                yield Told(path, each["option"])
+            continue
         # What differs from the request, or that all of it fits.
-        others = [each["text"] for each in script["fitted"] if not each["fits"]]
-        for text in others or ["The request fits: "] * bool(script["fitted"]):
-            yield Told("scripts.fitted.text", text)
+        for text in [each["text"] for each in others] or ["The request fits: "] * bool(fitted):
+            yield Told(f"{path}.text", text)
     for state, count in report.get("states", {}).items():
         yield Told(f"states.{state}", f"{count} {describe_state(state, None, None)}")
     for row in report.get("distributions", []):

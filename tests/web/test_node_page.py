@@ -13,6 +13,7 @@ from jobsight.access.viewer import Role, Viewer
 from jobsight.model import SECOND, Series
 from jobsight.scheduler.records import NodeInfo
 from jobsight.server.app import create_app
+from jobsight.store.maintenance.node_days import complete_days
 from jobsight.store.read.visibility import EVERYTHING
 from jobsight.store.snapshot import Snapshot
 from jobsight.store.store import Store
@@ -135,6 +136,7 @@ def test_a_cluster_shows_the_days_of_its_nodes(client: TestClient, store: Store)
     for day in (2, 3):
         write_day(store, midnight - day * DAY, node="n2", busy=lambda time: 5.0)
     write_day(store, midnight - DAY, hours=0.1, node="n2")
+    complete_days(store.database, NOW)
     text = client.get("/clusters/c1?days=7").text
     # Five CPUs for two days, and on the third twelve of the other node for half of it.
     drawn = chart(text, "CPU hours of the nodes by day")

@@ -253,8 +253,16 @@ class Store(Intake):
         return figures_of_runs(self.database, [run_id]).get(run_id)
 
     def count_samples(self, run_id: int) -> int:
-        """The samples of the time series of a run that the store itself holds."""
-        return count_samples(self.database, [run_id])
+        """The samples of the time series of a run, in the archive if retention removed them."""
+        stored = count_samples(self.database, [run_id])
+        if stored:
+            return stored
+
+        def archived(archive: Archive, run: ArchivedRun) -> list[StoredSeries]:
+            # One column has the times of all.
+            return archive.series(run, ["cpu.time"], None, None)
+
+        return sum(len(each.times) for each in self._archived(run_id, archived))
 
     def failures_of(self, path: bytes, limit: int) -> list[queries.PathUse]:
         """The newest uses of an executable in all runs."""

@@ -90,7 +90,7 @@ def test_a_few_are_drawn_at_once_and_too_many_are_refused() -> None:
         return "drawn"
 
     async def ask() -> tuple[list[str], HTTPException]:
-        queue = DrawingQueue(at_once=2, waiting=3)
+        queue = DrawingQueue(max_drawn=2, waiting=3)
         tasks = [asyncio.create_task(queue.run(draw)) for _ in range(5)]
         while queue._waiting < 3 or counts["now"] < 2:
             await asyncio.sleep(0.01)
