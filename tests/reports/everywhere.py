@@ -152,8 +152,11 @@ def written(path: str, value: Any) -> str:
         return format_share(value)
     if name.endswith("_joules"):
         return format_energy(value)
-    if "_hours_" in name:
+    if "_hours" in name:
         return format_hours(value)
+    if path == "findings.help" and "://" not in value:
+        # Only the path of the page is known.
+        return f"jobsight findings help {value.rpartition('/')[2]}"
     if name == "mean_cores":
         return format_cores(value)
     if isinstance(value, (int, float)):
@@ -183,7 +186,8 @@ def _sums(report: dict[str, Any], rendering: str) -> Iterator[Told]:
             yield Told("findings.cost", cost)
     if "cost" in report:
         held = format_cost(Cost(**report["cost"]), [Amount(**each) for each in report["prices"]])
-        yield Told("cost", f"Held {held}" if held else "")
+        if held:
+            yield Told("cost", f"Held {held}")
     for path, subject in [("fitted", report), *(("scripts.fitted", x) for x in _scripts(report))]:
         fitted = subject.get("fitted", [])
         others = [each for each in fitted if not each["fits"]]

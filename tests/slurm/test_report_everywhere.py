@@ -232,9 +232,12 @@ def test_all_renderings_of_jobs_of_all_kinds_have_the_same_figures_and_words(
         )  # fmt: skip
         jobs = {
             "plain": cluster.submit(
-                BOB, f"#!/bin/sh\n{burn(1)}\nsrun {burn(0.5)}\n", "--job-name=plain", *SMALL, *MAILS
+                BOB, f"#!/bin/sh\n{burn(3)}\nsrun {burn(0.5)}\n", "--job-name=plain", *SMALL, *MAILS
             ),
-            "memory": cluster.submit(ALICE, eat(300), "--job-name=eater", *SMALL, *MAILS),
+            # A plot has at least two samples, which are taken every second.
+            "memory": cluster.submit(
+                ALICE, f"{burn(3)}; {eat(300)}", "--job-name=eater", *SMALL, *MAILS
+            ),
             "cancelled": cluster.submit(
                 ALICE, f"{burn(0.3)}; sleep 600", "--job-name=long", *SMALL, *MAILS
             ),
@@ -307,6 +310,8 @@ def _check_running(
 ) -> dict[str, list[str]]:
     """A run that waits uses nothing more; only what counts the time changes meanwhile."""
     wait_for(lambda: _used(slurm, job) >= 0.5, 120)
+    # The time limit is of the scheduler's record.
+    wait_for(lambda: slurm.report(job)["time"]["share"] is not None, 120)
     for node in list(slurm.agents):
         slurm.stop_agent(node)
     first = render(slurm, [str(job)], tmp_path / "running", capsys)
@@ -315,6 +320,10 @@ def _check_running(
     for group, name in (("time", "elapsed_seconds"), ("time", "share")):
         assert first.report[group][name] <= second.report[group][name]
         first.report[group][name] = second.report[group][name] = None
+    for each in (first, second):
+        # What is held grows with the time.
+        assert each.report["cost"]["core_hours"] > 0
+        each.report["cost"], each.report["prices"] = {}, []
     assert first.report == second.report
     check_plots(first)
     for text in (first.terminal, first.page, first.paper):
@@ -350,7 +359,8 @@ def test_a_hostile_name_is_text_everywhere_also_through_exim(
     slurm = site.slurm
     (tmp_path / "exim").mkdir()
     with exim.running(tmp_path / "exim") as server, sending_through(site, server):
-        job = slurm.cluster.submit(ALICE, burn(0.3), b"--job-name=" + HOSTILE, *SMALL, *MAILS)
+        # Without an elapsed second there is no share, and no line that says of how much.
+        job = slurm.cluster.submit(ALICE, burn(1.5), b"--job-name=" + HOSTILE, *SMALL, *MAILS)
 
         def of_job() -> list[Any]:
             return [each for each in server.delivered() if each["X-Jobsight-Job"] == str(job)]
