@@ -172,7 +172,7 @@ def test_a_run_of_another_user_does_not_exist(
             for number in (13, 99)
         )
         assert other.status_code == unknown.status_code == 404, (method, address, other.text)
-        assert other.text.replace("13", "99") == unknown.text, (method, address)
+        assert re.sub(r"\b13\b", "99", other.text) == unknown.text, (method, address)
         assert "bob" not in other.text
         asked += 1
     assert asked > 25

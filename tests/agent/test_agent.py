@@ -461,6 +461,27 @@ def test_a_step_that_was_never_listed_is_not_exact(
     assert part[0].coverage["executables"].quality == "estimate"
 
 
+def test_a_step_that_came_and_went_with_its_job_is_not_exact(node: SlurmNode) -> None:
+    """A job of one moment had no programs and was exact: the events of its step and of its removal
+    were read together."""
+    running = RunningAgent(node.finder())
+    agent = running.agent
+    job = node.job(1)
+    job.step("sleep", "60", step="extern")
+    wait_until(lambda: job.used() > 0)
+    agent._scan()
+    (followed,) = agent.jobs
+    job.step("true", step="batch", keep=False).wait()
+    job.end()
+    agent._cgroups_changed()
+    assert followed not in agent.jobs
+    running.thread.start()
+    running.stop()
+    (part,) = running.kept.finals(1)
+    assert part.coverage["executables"].quality == "estimate"
+    assert "short step (batch)" in part.coverage["executables"].reason
+
+
 # Fault 1: a step came and went after the cgroups were last listed, and before the batch.
 def test_a_batch_names_the_steps_that_came_and_went_before_it(node: SlurmNode) -> None:
     running = RunningAgent(node.finder())

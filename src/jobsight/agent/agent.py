@@ -171,9 +171,12 @@ class Agent:
         # A SLUID has no job id until slurmstepd has started.
         self._scan_due = self.watcher.blind or any(cgroup.job_id is None for cgroup in present)
         cgroups = {cgroup.key: cgroup for cgroup in present if self._is_wanted(cgroup)}
+        created = self.watcher.pop_created_steps()
         for key, job in list(self._jobs.items()):
             cgroup = cgroups.get(key)
             if cgroup is None or not same_directories(job.cgroup.inodes, cgroup.inodes):
+                # The last step of the job may have come and gone with it.
+                _add_created_steps(job, created)
                 self._finish(key)
         if cgroups:
             self._event_window.open()
@@ -184,11 +187,8 @@ class Agent:
             else:
                 known.cgroup = cgroup
                 self._guarded(key, known.probe.refresh)
-        for directory, step in self.watcher.pop_created_steps():
-            for job in self._jobs.values():
-                probe = job.probe
-                if isinstance(probe, SlurmProbe) and directory in job.cgroup.directories.values():
-                    probe.add_created_step(step)
+        for job in self._jobs.values():
+            _add_created_steps(job, created)
 
     def _is_wanted(self, cgroup: JobCgroup) -> bool:
         if cgroup.job_id is None or (cgroup.uid is not None and cgroup.uid in self._ignored_uids):
@@ -484,3 +484,10 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY:
         Descriptors.limit = max(hard // 2, hard - _RESERVED_DESCRIPTORS)
+
+
+def _add_created_steps(job: SampledJob, created: Sequence[tuple[Path, str]]) -> None:
+    if isinstance(job.probe, SlurmProbe):
+        for directory, step in created:
+            if directory in job.cgroup.directories.values():
+                job.probe.add_created_step(step)
