@@ -79,6 +79,7 @@ def connections_of(server: ServerProcess) -> int:
     )
 
 
+@pytest.mark.long
 def test_s08_a_sign_in_that_never_ends_is_answered_and_closed(
     spawner: Spawner, tmp_path: Path
 ) -> None:

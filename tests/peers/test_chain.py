@@ -128,6 +128,7 @@ def _variables(environment: str, job_id: int) -> dict[str, str]:
 # Fault 13: without cpus, nodes, start and name SAMS had no core hours and a wrong record id.
 @pytest.mark.root
 @pytest.mark.parametrize("environment", ["prolog", "systemd"])
+@pytest.mark.long
 def test_both_aggregators_have_the_same_job(
     chains: list[Chain], tmp_path: Path, environment: str
 ) -> None:

@@ -131,6 +131,7 @@ def test_whatever_is_damaged_is_refused_in_words_or_stored_whole(receiving: Rece
 
 
 @pytest.mark.parametrize("value", [2**63 - 1, 2**63 - 2, -(2**63), 2**63])
+@pytest.mark.long
 def test_the_largest_numbers_in_every_place(receiving: Receiving, value: int) -> None:
     for number, way in enumerate(damage.places(damage.opened(batch())[0])):
         tree, columns = damage.opened(batch(sequence=number, spool=f"at {way}"))

@@ -141,6 +141,7 @@ def differences(one: JobInfo, other: JobInfo) -> set[str]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_three_ways_tell_the_same(
     cluster: Cluster, sources: dict[str, Source], ended: dict[str, int]
 ) -> None:

@@ -198,6 +198,7 @@ def test_page_terminal_and_api_say_the_same(finished: dict[str, Finished], site:
     assert ALICE in page
 
 
+@pytest.mark.long
 def test_a_requeued_job_is_two_runs(site: Site) -> None:
     cluster = site.cluster
     job = cluster.submit(ALICE, script(burn(1), "truth", "sleep 6"), "--mem=100", "--requeue")

@@ -200,6 +200,7 @@ def _prune(store: Store, now: int, **keep: float) -> dict[str, Pruned]:
     return {name: part for name, part in found.items() if name.startswith("node")}
 
 
+@pytest.mark.long
 def test_retention_thins_and_removes_days(store: Store) -> None:
     for day in range(3):
         write_day(store, MIDNIGHT + day * DAY, busy=wave)

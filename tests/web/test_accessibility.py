@@ -79,6 +79,7 @@ def test_axe_finds_nothing(
 
 @pytest.mark.skipif(not AXE.exists(), reason="no axe-core; scripts/npm-packages installs it")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.long
 def test_axe_finds_nothing_on_an_error(browser: Browser, site_address: str, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
@@ -94,6 +95,7 @@ def test_axe_finds_nothing_on_an_error(browser: Browser, site_address: str, sche
     context.close()
 
 
+@pytest.mark.long
 def test_a_phone_never_scrolls_sideways(
     browser: Browser, site_address: str, pages: list[str]
 ) -> None:

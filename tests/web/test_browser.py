@@ -97,6 +97,7 @@ def test_curves_are_drawn(browser: Browser, address: str, runs: dict[str, Run]) 
 
 
 @pytest.mark.parametrize("name", ["files", "unit-tests", "lammps-melt", sample.HOSTILE])
+@pytest.mark.long
 def test_every_kind_of_run_is_quiet(
     browser: Browser, address: str, runs: dict[str, Run], name: str
 ) -> None:
@@ -324,6 +325,7 @@ def test_light_and_dark_differ_and_the_curves_follow(
 
 
 @pytest.mark.parametrize("width", [320, 390, 760, 1024, 1920])
+@pytest.mark.long
 def test_no_page_scrolls_sideways(
     browser: Browser, address: str, runs: dict[str, Run], width: int
 ) -> None:

@@ -120,6 +120,7 @@ def test_the_nodes_of_a_run_are_a_strip(browser: Browser, address: str, store: S
         assert strip.get_attribute("aria-label") == f"The use of {nodes} nodes over time."
 
 
+@pytest.mark.long
 def test_a_page_follows_a_real_job_to_its_end(browser: Browser, tmp_path: Path) -> None:
     """A real job on this machine: its page shows it running, its samples as they come, its end."""
     file = tmp_path / "store.db"

@@ -134,6 +134,7 @@ ROLES = {
 
 
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.long
 def test_each_role_sees_what_it_may(browser: Browser, store: Store, role: str) -> None:
     # Run 14 is of nobody whom a coordinator or mentor sees.
     assert store.write(batch(14, user="carl", account="biology"))

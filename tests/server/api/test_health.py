@@ -110,6 +110,7 @@ def test_every_part_is_listed(site: Site) -> None:
     }
 
 
+@pytest.mark.long
 def test_every_family_of_the_server_is_exposed(site: Site) -> None:
     assert site.client.post("/api/v1/batches", content=wire.encode(batch(76))).status_code == 200
     text = wait_until(
