@@ -68,13 +68,13 @@ def truth(node: str, user: str, job_id: int) -> Truth:
     return Truth(figures, by_core, threads)
 
 
-#: The weight of a bed among the sessions of the machine, each of which has 1024.
+#: The weight of a bed among all other processes of the machine, which have 1024 together.
 SHARES = 16384
 
 
 @contextmanager
 def cpus_first() -> Iterator[None]:
-    """This process and what it starts meanwhile gets the CPUs before other sessions.
+    """This process and what it starts meanwhile gets the CPUs before all others.
 
     A job of a real node has its CPUs for itself. Slurm leaves this controller alone on cgroup v1.
     """
